@@ -1,0 +1,252 @@
+//! `sandboxd` → `sandboxd-launch`: everything that needs privilege, as data.
+//!
+//! One connection carries one request: the client connects (`SOCK_SEQPACKET`), sends one
+//! JSON [`Request`] of at most [`MAX_MESSAGE`] bytes with its descriptors, reads one JSON [`Answer`],
+//! and the connection ends. The launcher checks the peer's uid before it reads, and each
+//! field against its own configuration before it acts: nothing here names a host path.
+//! Names of layers, sessions and recipes are resolved by the launcher beneath its own state directory.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{LayerId, SessionId};
+
+/// Largest message either way, in bytes.
+pub const MAX_MESSAGE: usize = 128 * 1024;
+/// Most layers under one sandbox (the kernel's own limit is 500 lower layers; overlayfs).
+pub const MAX_LAYERS: usize = 128;
+/// Ids in the range of one sandbox, and so in its user namespace: 0..65536 inside.
+pub const IDS_PER_SANDBOX: u32 = 65_536;
+
+/// What the launcher does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Start a sandbox. Descriptor: the listening control socket for its init.
+    /// Answer: [`Answer::Started`].
+    Start {
+        /// What to start.
+        plan: Plan,
+    },
+    /// End every process of a sandbox and remove its cgroup and runtime state; its write layer
+    /// stays. Done also for a sandbox that does not exist. Answer: [`Answer::Done`].
+    Stop {
+        /// Which.
+        id: SessionId,
+    },
+    /// Hold every process of a sandbox still (`cgroup.freeze`). Answer: [`Answer::Done`].
+    Freeze {
+        /// Which.
+        id: SessionId,
+    },
+    /// Undo [`Request::Freeze`]. Answer: [`Answer::Done`].
+    Thaw {
+        /// Which.
+        id: SessionId,
+    },
+    /// Which sandboxes there are. Answer: [`Answer::Sandboxes`].
+    List,
+    /// Unpack a layer blob (a tar, compressed as said) into the image store as layer `layer`: into a
+    /// staging directory by an unprivileged child that sees nothing else, then renamed. Descriptor: the blob, at
+    /// offset 0. Done also if the layer exists. Answer: [`Answer::Unpacked`].
+    Unpack {
+        /// Name of the new layer; also the digest that the *uncompressed* tar must have.
+        layer: LayerId,
+        /// How the blob is compressed.
+        compression: Compression,
+    },
+    /// Make the write layer of the stopped build sandbox `build` the layer `layer` of the image store (a rename).
+    /// Answer: [`Answer::Done`].
+    Commit {
+        /// The build, a sandbox id.
+        build: SessionId,
+        /// Name of the new layer.
+        layer: LayerId,
+    },
+    /// Delete the write layer of a stopped session or build, and everything else that the launcher keeps of it.
+    /// Done also if there is none. Answer: [`Answer::Done`].
+    Forget {
+        /// Which.
+        id: SessionId,
+    },
+    /// Delete a layer of the image store. Answer: [`Answer::Done`].
+    RemoveLayer {
+        /// Which.
+        layer: LayerId,
+    },
+    /// Delete what is left of the workspace `workspaces/ID`, whoever owns it. Answer: [`Answer::Done`].
+    RemoveWorkspace {
+        /// Which.
+        id: SessionId,
+    },
+    /// Run a recipe that the operator installed and write the root file system that it makes, a tar, to the
+    /// descriptor. Answer: [`Answer::Done`].
+    Bootstrap {
+        /// Name of a file in the launcher's recipes directory, `[a-z0-9][a-z0-9.-]*`.
+        recipe: String,
+    },
+}
+
+/// Compression of a layer blob (OCI image spec, media types of layers).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compression {
+    /// A plain tar.
+    None,
+    /// RFC 1952.
+    Gzip,
+    /// RFC 8878.
+    Zstd,
+}
+
+/// A sandbox to start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Its name: of its cgroup, its write layer, its workspace.
+    pub id: SessionId,
+    /// What it is for.
+    pub kind: Kind,
+    /// Which range of ids it gets: inside id `i` is host id `id_base + slot * 65536 + i`. Slot 0 is
+    /// the fixed range that owns layers and write layers on disk; a sandbox's is 1 or more
+    /// and below the launcher's `slots`. No two running sandboxes share one.
+    pub slot: u32,
+    /// Lower layers, topmost first; 1 to [`MAX_LAYERS`].
+    pub layers: Vec<LayerId>,
+    /// The id inside that is the service's own user on disk, in the workspace: the sandbox
+    /// user's. 0..65536.
+    pub workspace_uid: u32,
+    /// Where the workspace is mounted: an absolute, normalised path, not `/` nor below a kernel file system.
+    pub work_dir: String,
+    /// Host name inside.
+    pub hostname: String,
+    /// Size of `/tmp` in bytes; absent: `/tmp` is the write layer's.
+    pub tmpfs_bytes: Option<u64>,
+    /// Ceilings.
+    pub limits: Limits,
+    /// Its network.
+    pub network: Network,
+    /// Which OCI runtime starts it.
+    pub oci_runtime: OciRuntime,
+}
+
+/// What a sandbox is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A session: workspace mounted, commands without privilege.
+    Session,
+    /// A step of an image build: no workspace, package caches mounted below `/var/cache/sandboxd-build`,
+    /// commands with [`crate::init::BUILD_CAPABILITIES`].
+    Build,
+}
+
+/// Ceilings of a sandbox (cgroups(7), Documentation/admin-guide/cgroup-v2.rst). Absent: unlimited.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// `memory.max`, bytes.
+    pub memory_bytes: Option<u64>,
+    /// `memory.swap.max`, bytes of swap alone.
+    pub swap_bytes: Option<u64>,
+    /// `cpu.max`: microseconds in each 100,000.
+    pub cpu_quota_us: Option<u64>,
+    /// `cpu.weight`, 1..=10000.
+    pub cpu_weight: Option<u64>,
+    /// `pids.max`.
+    pub pids: Option<u64>,
+}
+
+/// Network of a sandbox. Each has a namespace of its own, except a build's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// Loopback only.
+    None,
+    /// The host's; builds only.
+    Host,
+}
+
+/// Which OCI runtime starts a sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OciRuntime {
+    /// libcontainer, linked into the launcher.
+    #[default]
+    Builtin,
+}
+
+/// What the launcher answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Answer {
+    /// The sandbox runs and its init has been executed.
+    Started {
+        /// Absolute path of the sandbox's cgroup directory on the host, for reading its usage.
+        cgroup: String,
+        /// Where the time went, microseconds, in order.
+        phases: Vec<Phase>,
+    },
+    /// It is done.
+    Done,
+    /// The sandboxes that have processes, in no order.
+    Sandboxes {
+        /// Each.
+        sandboxes: Vec<Sandbox>,
+    },
+    /// The layer is in the store.
+    Unpacked {
+        /// Bytes of regular files in it; 0 if it existed.
+        bytes: u64,
+        /// Entries in it; 0 if it existed.
+        entries: u64,
+    },
+    /// The request is outside of what the launcher's configuration allows, or not one. Nothing was done.
+    Refused {
+        /// Which field.
+        field: String,
+        /// Why, and what is allowed.
+        reason: String,
+    },
+    /// It was tried and failed; what had been made is removed again.
+    Failed {
+        /// What was attempted on what: "mount overlay on /…".
+        step: String,
+        /// errno(3), where a system call failed.
+        errno: Option<i32>,
+        /// The failure in words, with its chain.
+        message: String,
+    },
+}
+
+/// A part of a launch and its duration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Its name: `overlay`, `libcontainer`…
+    pub name: String,
+    /// Microseconds.
+    pub us: u64,
+}
+
+/// A sandbox that has processes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// Which.
+    pub id: SessionId,
+    /// Absolute path of its cgroup directory.
+    pub cgroup: String,
+    /// Whether it is frozen.
+    pub frozen: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_fields_and_types_are_refused() {
+        assert!(serde_json::from_str::<Request>(r#"{"type":"list"}"#).is_ok());
+        assert!(serde_json::from_str::<Request>(r#"{"type":"mount"}"#).is_err());
+        assert!(serde_json::from_str::<Request>(r#"{"type":"stop","id":"../x"}"#).is_err());
+        assert!(serde_json::from_str::<Request>(r#"{"type":"stop","id":"x","root":"/"}"#).is_err());
+    }
+}

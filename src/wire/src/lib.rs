@@ -1,0 +1,17 @@
+//! Every type that crosses a process of sandboxd.
+//!
+//! | module | from → to | encoding |
+//! |---|---|---|
+//! | [`api`] | a client → `sandboxd` | JSON over HTTP |
+//! | [`launch`] | `sandboxd` → `sandboxd-launch` | JSON, one `SOCK_SEQPACKET` message each way, descriptors beside it |
+//! | [`init`] | `sandboxd` → `sandbox-init` | postcard, `SOCK_SEQPACKET` messages, descriptors beside them |
+//! | [`id`] | the names that all of them use | strings of a fixed grammar |
+//!
+//! A type is serialisable only if it crosses a process; nothing here does anything.
+//! This crate knows nobody: it depends on serde alone (and on utoipa's derive, for the
+//! daemon's OpenAPI page, behind the feature `openapi`).
+
+pub mod api;
+pub mod id;
+pub mod init;
+pub mod launch;
