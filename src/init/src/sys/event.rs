@@ -1,0 +1,165 @@
+//! Waiting: epoll(7) and signalfd(2).
+
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+use super::{Result, check};
+
+/// Most events taken in one turn.
+const MAX_EVENTS: usize = 64;
+
+/// What the caller calls a watched descriptor.
+pub type Token = u64;
+
+/// What is waited for. Errors and hang-ups are always reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// It can be read.
+    Read,
+    /// It can be read or written.
+    ReadWrite,
+    /// An exceptional condition: a change of a cgroup's `cgroup.events`.
+    Change,
+}
+
+impl Interest {
+    fn events(self) -> u32 {
+        (match self {
+            Self::Read => libc::EPOLLIN,
+            Self::ReadWrite => libc::EPOLLIN | libc::EPOLLOUT,
+            Self::Change => libc::EPOLLPRI,
+        }) as u32
+    }
+}
+
+/// A set of watched descriptors, level-triggered.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// Those of epoll_create1(2).
+    pub fn new() -> Result<Self> {
+        // SAFETY: epoll_create1 takes a number.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: a new descriptor, ours alone.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn control(&self, operation: i32, fd: BorrowedFd<'_>, interest: Interest, token: Token) -> Result<()> {
+        let mut event = libc::epoll_event { events: interest.events(), u64: token };
+        // SAFETY: `event` lives for the duration of the call.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event) }).map(drop)
+    }
+
+    /// Watches `fd` as `token`.
+    ///
+    /// # Errors
+    /// Those of epoll_ctl(2).
+    pub fn add(&self, fd: BorrowedFd<'_>, interest: Interest, token: Token) -> Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, interest, token)
+    }
+
+    /// Changes what a watched `fd` is watched for.
+    ///
+    /// # Errors
+    /// Those of epoll_ctl(2).
+    pub fn change(&self, fd: BorrowedFd<'_>, interest: Interest, token: Token) -> Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, interest, token)
+    }
+
+    /// Watches `fd` no longer. Closing alone does not do that while a child on its way to exec holds a duplicate.
+    ///
+    /// # Errors
+    /// Those of epoll_ctl(2).
+    pub fn remove(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, Interest::Read, 0)
+    }
+
+    /// Waits until something happens or `timeout` (rounded up to milliseconds) is over; `None` waits for ever.
+    /// The tokens of what happened.
+    ///
+    /// # Errors
+    /// Those of epoll_wait(2).
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Token>> {
+        let millis = timeout.map_or(-1, |t| i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_EVENTS];
+        // SAFETY: `events` is valid for writing of MAX_EVENTS events.
+        let count =
+            check(unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MAX_EVENTS as i32, millis) })?;
+        Ok(events.iter().take(count as usize).map(|event| event.u64).collect())
+    }
+}
+
+/// `SIGCHLD` as a descriptor.
+#[derive(Debug)]
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Starts to collect `SIGCHLD`, which must be blocked.
+    ///
+    /// # Errors
+    /// Those of signalfd(2).
+    pub fn new() -> Result<Self> {
+        let mut set = empty_set();
+        // SAFETY: `set` is a valid set.
+        unsafe { libc::sigaddset(&raw mut set, libc::SIGCHLD) };
+        // SAFETY: `set` lives for the duration of the call.
+        let fd = check(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
+        // SAFETY: a new descriptor, ours alone.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The descriptor to watch.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.0.as_fd()
+    }
+
+    /// Takes what has arrived. A signal that comes later makes the descriptor readable again.
+    pub fn drain(&self) {
+        let mut buffer = [0_u8; size_of::<libc::signalfd_siginfo>()];
+        while super::read(self.fd(), &mut buffer).is_ok_and(|len| len > 0) {}
+    }
+}
+
+fn empty_set() -> libc::sigset_t {
+    // SAFETY: a sigset_t of zeroes is valid memory for sigemptyset, which makes it a set.
+    unsafe {
+        let mut set = mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        set
+    }
+}
+
+/// Blocks every signal and gives each its default action, so that children need only [`unblock_signals`].
+///
+/// # Errors
+/// Those of sigprocmask(2).
+pub fn block_signals() -> Result<()> {
+    let mut set = empty_set();
+    // SAFETY: `set` is a valid set and lives; no handler is installed, so none can run at a bad time.
+    unsafe {
+        libc::sigfillset(&raw mut set);
+        check(libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut()))?;
+        for signal in 1..=libc::SIGRTMAX() {
+            // Fails for SIGKILL, SIGSTOP and those that the C library keeps: their action is the default one.
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
+    Ok(())
+}
+
+/// Lets every signal through, in a child about to execute.
+///
+/// # Errors
+/// Those of sigprocmask(2).
+pub fn unblock_signals() -> Result<()> {
+    let set = empty_set();
+    // SAFETY: `set` is a valid set and lives.
+    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut()) }).map(drop)
+}
