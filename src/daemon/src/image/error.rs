@@ -1,0 +1,193 @@
+//! Why an image is not there.
+
+use std::io;
+use std::sync::Arc;
+
+use wire::id::LayerId;
+
+use super::machine::MachineError;
+use super::manifest::ManifestError;
+use super::user::UserError;
+
+/// An image cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The text names no image.
+    #[error("{name:?} is not the name of an image: {reason}")]
+    Name {
+        /// As it was written.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The store on disk failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The registry failed.
+    #[error("pull {reference}")]
+    Pull {
+        /// What was asked for.
+        reference: String,
+        /// Why.
+        #[source]
+        source: PullError,
+    },
+    /// A recipe failed.
+    #[error("bootstrap {recipe}")]
+    Bootstrap {
+        /// Which.
+        recipe: String,
+        /// Why.
+        #[source]
+        source: MachineError,
+    },
+    /// A layer could not be unpacked.
+    #[error("unpack layer {layer} of {image}")]
+    Unpack {
+        /// Which.
+        layer: LayerId,
+        /// Of what.
+        image: String,
+        /// Why.
+        #[source]
+        source: MachineError,
+    },
+    /// The user that an image names cannot be found in it.
+    #[error("find the user of {image}")]
+    User {
+        /// Which.
+        image: String,
+        /// Why.
+        #[source]
+        source: UserError,
+    },
+    /// The base of a build cannot be had.
+    #[error("prepare the base {base} of {alias}")]
+    Base {
+        /// Its name.
+        base: String,
+        /// The runtime that is built on it.
+        alias: String,
+        /// Why.
+        #[source]
+        source: Arc<ImageError>,
+    },
+    /// A step of a build ended with a failure; the end of its output is part of the message.
+    #[error("build {alias}: {step} {end}: {tail}")]
+    Step {
+        /// The runtime.
+        alias: String,
+        /// Which step: "setup command 2 of 3 (apt-get …)".
+        step: String,
+        /// How it ended.
+        end: String,
+        /// The last of its output.
+        tail: String,
+    },
+    /// A step of a build could not be run.
+    #[error("build {alias}: run {step}")]
+    Machine {
+        /// The runtime.
+        alias: String,
+        /// Which step.
+        step: String,
+        /// Why.
+        #[source]
+        source: MachineError,
+    },
+    /// A build takes too long altogether.
+    #[error("build {alias}: not done after {seconds} s, at {step}")]
+    Deadline {
+        /// The runtime.
+        alias: String,
+        /// Seconds it was given.
+        seconds: u64,
+        /// Where it was.
+        step: String,
+    },
+    /// More layers than a sandbox can have.
+    #[error("{image} has {count} layers; a sandbox has at most {max}", max = wire::launch::MAX_LAYERS)]
+    Layers {
+        /// Which.
+        image: String,
+        /// So many.
+        count: usize,
+    },
+    /// The job that made it broke off.
+    #[error("the job that prepares {key} broke off")]
+    Job {
+        /// Which.
+        key: String,
+    },
+}
+
+/// A registry did not give what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// The registry or the way to it.
+    #[error("fetch {what}")]
+    Registry {
+        /// The manifest or blob.
+        what: String,
+        /// Why.
+        #[source]
+        source: Box<oci_client::errors::OciDistributionError>,
+    },
+    /// The connection broke off.
+    #[error("read blob {digest}")]
+    Stream {
+        /// Which.
+        digest: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The registry's description of the image is not acceptable.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A blob is not what was announced.
+    #[error("blob {digest} {problem}")]
+    Blob {
+        /// As announced.
+        digest: String,
+        /// How it differs.
+        problem: String,
+    },
+    /// The credentials file.
+    #[error("credentials: {reason}")]
+    Credentials {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The client for registries cannot be made.
+    #[error("make the registry client")]
+    Client(#[source] Box<oci_client::errors::OciDistributionError>),
+    /// It took too long.
+    #[error("not done after {seconds} s")]
+    Deadline {
+        /// Seconds it was given.
+        seconds: u64,
+    },
+    /// The disk.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// An operation on the store's files failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} {path} in the image store")]
+pub struct StoreError {
+    /// What was attempted.
+    operation: &'static str,
+    /// On what, relative to the store.
+    path: String,
+    /// Why.
+    #[source]
+    source: io::Error,
+}
+
+impl StoreError {
+    pub(super) fn new(operation: &'static str, path: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self { operation, path: path.into(), source: source.into() }
+    }
+}

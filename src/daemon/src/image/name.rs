@@ -1,0 +1,78 @@
+//! Names of images, and where each is looked for.
+//!
+//! A short name (`debian-bookworm`, `python:3.12-slim`) is looked for among the images that are here, then
+//! among the recipes, then at the configured registry. A name that begins with a host
+//! (`registry.example.org/team/image:tag`, `localhost:5000/image`) is that registry's alone.
+
+use oci_client::Reference;
+
+use super::error::ImageError;
+
+/// Where an image can come from, and under which key it is recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A recipe of this host.
+    Recipe(String),
+    /// A registry.
+    Registry(Box<Reference>),
+}
+
+impl Origin {
+    /// The key of its record.
+    pub(super) fn key(&self) -> String {
+        match self {
+            Self::Recipe(name) => format!("recipe/{name}"),
+            Self::Registry(reference) => format!("registry/{reference}"),
+        }
+    }
+}
+
+/// The origins of `name`, best first; never empty.
+pub(super) fn origins(name: &str, recipes: &[String], registry: &str) -> Result<Vec<Origin>, ImageError> {
+    let invalid = |reason: String| ImageError::Name { name: name.chars().take(80).collect(), reason };
+    let mut origins = Vec::new();
+    if recipes.iter().any(|recipe| recipe == name) {
+        origins.push(Origin::Recipe(name.to_owned()));
+    }
+    let full = if names_registry(name) { name.to_owned() } else { format!("{registry}/{name}") };
+    match Reference::try_from(full) {
+        Ok(reference) => origins.push(Origin::Registry(Box::new(reference))),
+        Err(_) if !origins.is_empty() => {}
+        Err(e) => return Err(invalid(e.to_string())),
+    }
+    Ok(origins)
+}
+
+/// Whether the first component of a name is a host: it has a dot or a port, or is `localhost`.
+fn names_registry(name: &str) -> bool {
+    name.split_once('/').is_some_and(|(host, _)| host == "localhost" || host.contains(['.', ':']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(name: &str, registry: &str) -> Vec<String> {
+        let recipes = ["debian-bookworm".to_owned()];
+        origins(name, &recipes, registry).unwrap().iter().map(Origin::key).collect()
+    }
+
+    #[test]
+    fn where_names_are_looked_for() {
+        assert_eq!(keys("debian-bookworm", "docker.io"), ["recipe/debian-bookworm", "registry/docker.io/library/debian-bookworm:latest"]);
+        assert_eq!(keys("python:3.12-slim", "docker.io"), ["registry/docker.io/library/python:3.12-slim"]);
+        assert_eq!(keys("python:3.12-slim", "127.0.0.1:5000"), ["registry/127.0.0.1:5000/python:3.12-slim"]);
+        assert_eq!(keys("team/image", "docker.io"), ["registry/docker.io/team/image:latest"]);
+        assert_eq!(keys("localhost/x:1", "docker.io"), ["registry/localhost/x:1"]);
+        assert_eq!(keys("ghcr.io/a/b", "127.0.0.1:5000"), ["registry/ghcr.io/a/b:latest"]);
+        let digest = "a".repeat(64);
+        assert_eq!(keys(&format!("x@sha256:{digest}"), "docker.io"), [format!("registry/docker.io/library/x@sha256:{digest}")]);
+    }
+
+    #[test]
+    fn what_is_no_name() {
+        for bad in ["", "UPPER", "a//b", "../x", "x:", "x@sha256:00", "x@md5:00000000000000000000000000000000"] {
+            assert!(origins(bad, &[], "docker.io").is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Fetching an image from a registry into the store: manifest, configuration, layers.
+//!
+//! Every blob is streamed to a temporary file, counted and hashed on the way, and gets its name only when both
+//! are what the manifest announced. Blobs and layers that are here already are not fetched again.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use oci_client::Reference;
+use oci_client::client::{Client, ClientConfig, ClientProtocol};
+use oci_client::manifest::OciDescriptor;
+use sha2::{Digest, Sha256};
+use wire::id::LayerId;
+use wire::launch::Compression;
+
+use super::Settings;
+use super::auth::credentials;
+use super::error::{PullError, StoreError};
+use super::manifest::{self, Blob, Config, Document, MAX_DOCUMENT, Manifest};
+use super::record::hex;
+use super::store::{Store, read_bounded};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// An image whose blobs are in the store.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    /// Digest of its manifest, hex.
+    pub(super) digest: String,
+    /// What its configuration decides.
+    pub(super) config: Config,
+    /// Its layers, bottom first.
+    pub(super) layers: Vec<Layer>,
+}
+
+/// A layer of a fetched image.
+#[derive(Debug)]
+pub(super) struct Layer {
+    /// Its name once unpacked.
+    pub(super) id: LayerId,
+    /// Its blob, hex; in the store unless the layer is.
+    pub(super) blob: String,
+    /// How the blob is compressed.
+    pub(super) compression: Compression,
+}
+
+/// Fetch the image: from the mirrors of the default registry first, then from the registry itself.
+pub(super) async fn fetch(settings: &Settings, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
+    let limit = settings.pull_timeout;
+    let deadline = PullError::Deadline { seconds: limit.as_secs() };
+    tokio::time::timeout(limit, fetch_anywhere(settings, store, reference)).await.unwrap_or(Err(deadline))
+}
+
+async fn fetch_anywhere(settings: &Settings, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
+    if reference.registry() == settings.registry {
+        for mirror in &settings.mirrors {
+            let mut mirrored = reference.clone();
+            mirrored.set_mirror_registry(mirror.clone());
+            match fetch_from(settings, store, &mirrored).await {
+                Ok(fetched) => return Ok(fetched),
+                Err(error) => tracing::warn!(mirror, %reference, %error, "mirror did not give the image, going on"),
+            }
+        }
+    }
+    fetch_from(settings, store, reference).await
+}
+
+async fn fetch_from(settings: &Settings, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
+    let puller = Puller { client: client(settings)?, store, reference };
+    let auth = credentials(settings.auth_file.as_deref(), reference.resolve_registry())?;
+    let (manifest, digest) = puller.manifest(&auth).await?;
+    let config = puller.config(&manifest).await?;
+    let mut layers = Vec::with_capacity(manifest.layers.len());
+    for ((blob, compression), id) in manifest.layers.into_iter().zip(&config.diff_ids) {
+        if !store.has_layer(id) {
+            puller.blob(&blob).await?;
+        }
+        layers.push(Layer { id: id.clone(), blob: blob.hex, compression });
+    }
+    Ok(Fetched { digest, config, layers })
+}
+
+/// A client of its own for each pull, so that credentials and certificates are those of now.
+fn client(settings: &Settings) -> Result<Client, PullError> {
+    // Fails when it is installed already, which is what is wanted.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = ClientConfig {
+        protocol: ClientProtocol::HttpsExcept(settings.insecure_registries.clone()),
+        connect_timeout: Some(CONNECT_TIMEOUT),
+        read_timeout: Some(READ_TIMEOUT),
+        user_agent: concat!("sandboxd/", env!("CARGO_PKG_VERSION")),
+        ..ClientConfig::default()
+    };
+    Client::try_from(config).map_err(|e| PullError::Client(Box::new(e)))
+}
+
+struct Puller<'a> {
+    client: Client,
+    store: &'a Store,
+    reference: &'a Reference,
+}
+
+impl Puller<'_> {
+    /// This platform's manifest and its digest as hex.
+    async fn manifest(&self, auth: &oci_client::secrets::RegistryAuth) -> Result<(Manifest, String), PullError> {
+        match self.document(self.reference, auth).await? {
+            (Document::Image(manifest), digest) => Ok((manifest, digest)),
+            (Document::Index(chosen), _) => match self.document(&self.reference.clone_with_digest(chosen), auth).await? {
+                (Document::Image(manifest), digest) => Ok((manifest, digest)),
+                (Document::Index(_), _) => {
+                    let reason = "an index names another index".to_owned();
+                    Err(manifest::ManifestError::Form { what: "manifest", reason }.into())
+                }
+            },
+        }
+    }
+
+    async fn document(
+        &self,
+        reference: &Reference,
+        auth: &oci_client::secrets::RegistryAuth,
+    ) -> Result<(Document, String), PullError> {
+        let fail = |e| PullError::Registry { what: format!("the manifest of {reference}"), source: Box::new(e) };
+        let (bytes, _) = self.client.pull_manifest_raw(reference, auth, &manifest::ACCEPTED).await.map_err(fail)?;
+        let digest = hex(&Sha256::digest(&bytes));
+        // The client has compared it with a digest in the reference; this is for those it does not know.
+        if let Some(expected) = reference.digest()
+            && expected != format!("sha256:{digest}")
+        {
+            return Err(PullError::Blob { digest: expected.to_owned(), problem: format!("has the digest sha256:{digest}") });
+        }
+        let document = manifest::parse(&bytes)?;
+        let path = format!("blobs/sha256/{digest}");
+        self.store.write(&path, &bytes)?;
+        Ok((document, digest))
+    }
+
+    async fn config(&self, manifest: &Manifest) -> Result<Config, PullError> {
+        let blob = &manifest.config;
+        self.blob(blob).await?;
+        let missing = || StoreError::new("open", format!("blobs/sha256/{}", blob.hex), io::ErrorKind::NotFound);
+        let mut file = self.store.blob(&blob.hex)?.ok_or_else(missing)?;
+        let bytes = read_bounded(&mut file, MAX_DOCUMENT).map_err(|e| StoreError::new("read", &blob.hex, e))?;
+        Ok(manifest::parse_config(&bytes, manifest.layers.len())?)
+    }
+
+    /// See to it that a blob is in the store.
+    async fn blob(&self, blob: &Blob) -> Result<(), PullError> {
+        if self.store.blob(&blob.hex)?.is_some() {
+            return Ok(());
+        }
+        let digest = format!("sha256:{}", blob.hex);
+        let wrong = |problem: String| PullError::Blob { digest: digest.clone(), problem };
+        let path = format!("blobs/sha256/{}", blob.hex);
+        // Without the addresses that a manifest may name besides: nothing is fetched from where a stranger says.
+        let descriptor = OciDescriptor { digest: digest.clone(), ..OciDescriptor::default() };
+        let fail = |e| PullError::Registry { what: digest.clone(), source: Box::new(e) };
+        let mut stream = self.client.pull_blob_stream(self.reference, &descriptor).await.map_err(fail)?.stream;
+
+        let mut staged = self.store.stage(&path)?;
+        let (mut hasher, mut size) = (Sha256::new(), 0_u64);
+        while let Some(chunk) = stream.next().await {
+            let chunk = chunk.map_err(|source| PullError::Stream { digest: digest.clone(), source })?;
+            size += chunk.len() as u64;
+            if size > blob.size {
+                return Err(wrong(format!("is longer than the {} bytes announced", blob.size)));
+            }
+            hasher.update(&chunk);
+            staged.file.write_all(&chunk).map_err(|e| StoreError::new("write", &path, e))?;
+        }
+        if size != blob.size {
+            return Err(wrong(format!("has {size} bytes, {} were announced", blob.size)));
+        }
+        let actual = hex(&hasher.finalize());
+        if actual != blob.hex {
+            return Err(wrong(format!("has the digest sha256:{actual}")));
+        }
+        let lost = |e: tokio::task::JoinError| StoreError::new("publish", &path, io::Error::other(e));
+        tokio::task::spawn_blocking(move || staged.publish()).await.map_err(lost)??;
+        Ok(())
+    }
+}
