@@ -131,7 +131,10 @@ mod tests {
         assert!(file.modified_at.unwrap().starts_with("20"));
         for (path, name) in [("/workspace/dir", "dir"), ("/workspace", "workspace")] {
             let dir = fixture.workspace.stat(&format!("{path}/")).unwrap();
-            assert_eq!(dir, FileEntry { name: name.into(), path: path.into(), is_dir: true, size: None, modified_at: None });
+            assert_eq!(
+                dir,
+                FileEntry { name: name.into(), path: path.into(), is_dir: true, size: None, modified_at: None }
+            );
         }
         let stat = |path: &str| fixture.workspace.stat(path);
         assert_eq!(name(stat("/workspace/missing")), "FileNotFoundError");
@@ -185,7 +188,15 @@ mod tests {
             std::fs::create_dir_all(fixture.host(path)).unwrap();
         }
         std::fs::write(fixture.host("target/f"), b"four").unwrap();
-        for (link, to) in [("dir", "b"), ("up", "../target"), ("file", "../target/f"), ("chain", "up/f"), ("none", "x/y"), ("loop", "loop"), ("through", "file/x")] {
+        for (link, to) in [
+            ("dir", "b"),
+            ("up", "../target"),
+            ("file", "../target/f"),
+            ("chain", "up/f"),
+            ("none", "x/y"),
+            ("loop", "loop"),
+            ("through", "file/x"),
+        ] {
             symlink(to, fixture.host("a").join(link)).unwrap();
         }
         rustix::fs::mkfifoat(CWD, fixture.host("a/fifo"), Mode::RWXU).unwrap();

@@ -71,7 +71,9 @@ mod tests {
     #[test]
     fn parents_are_made_and_again_is_fine() {
         let fixture = Fixture::new();
-        for path in ["/workspace/a/b/c", "/workspace/a/b/c", "/workspace/a", "/workspace", "/workspace/x/", "/workspace/a/../y"] {
+        for path in
+            ["/workspace/a/b/c", "/workspace/a/b/c", "/workspace/a", "/workspace", "/workspace/x/", "/workspace/a/../y"]
+        {
             fixture.workspace.mkdir(path).unwrap();
         }
         assert_eq!(fixture.names(""), ["a", "x", "y"]);

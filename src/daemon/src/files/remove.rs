@@ -34,11 +34,8 @@ impl Workspace {
         let Some((parent, name)) = place.leaf() else { return Err(refused(path)) };
         let parent = open_dir(self.root(), parent).map_err(|errno| place.error(Op::Remove, errno))?;
         // `link/` is the link's target to some and the link to others: not unlinked here.
-        let unlinked = if place.must_be_dir() {
-            Err(Errno::ISDIR)
-        } else {
-            rustix::fs::unlinkat(&parent, name, AtFlags::empty())
-        };
+        let unlinked =
+            if place.must_be_dir() { Err(Errno::ISDIR) } else { rustix::fs::unlinkat(&parent, name, AtFlags::empty()) };
         match unlinked {
             Ok(()) => Ok(()),
             Err(Errno::ISDIR) => {
@@ -251,7 +248,12 @@ mod tests {
         nest(&fixture.host("t"), 10_000);
         let thread = std::thread::Builder::new().stack_size(64 * 1024);
         let workspace = fixture.workspace;
-        let workspace = thread.spawn(move || workspace.remove("/workspace/t").map(|()| workspace)).unwrap().join().unwrap().unwrap();
+        let workspace = thread
+            .spawn(move || workspace.remove("/workspace/t").map(|()| workspace))
+            .unwrap()
+            .join()
+            .unwrap()
+            .unwrap();
         assert_eq!(name(workspace.remove("/workspace/t")), "FileNotFoundError");
     }
 

@@ -7,9 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
-};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 use tempfile::TempDir;
 
 use super::{FileError, Why, Workspace};

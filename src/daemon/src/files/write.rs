@@ -80,12 +80,7 @@ impl Workspace {
     }
 
     /// The mode of what is at `name` if that is a file which the sandbox's user may rewrite; none if nothing is.
-    fn mode_to_keep(
-        &self,
-        place: &Place,
-        parent: BorrowedFd<'_>,
-        name: &str,
-    ) -> Result<Option<Mode>, FileError> {
+    fn mode_to_keep(&self, place: &Place, parent: BorrowedFd<'_>, name: &str) -> Result<Option<Mode>, FileError> {
         let stat = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
