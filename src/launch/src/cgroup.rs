@@ -1,0 +1,325 @@
+//! Cgroups: one subtree for each sandbox, the launcher's only record of what runs.
+//!
+//! ```text
+//! cgroup_root/                  the launcher's; controllers are enabled here and below, never above
+//!   launcher/                   the launcher itself, if it was started in cgroup_root
+//!   sandbox-ID/                 root of the sandbox's cgroup namespace
+//!     init/                     PID 1, outside of the limits
+//!     commands/                 the limits; the sandbox's root makes one below for each command
+//! ```
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use wire::id::SessionId;
+use wire::launch::{Limits, Sandbox};
+
+use crate::config::{Config, LimitsPolicy};
+use crate::error::{Failure, Result, Step};
+use crate::store::open_beneath;
+
+/// File system type of a cgroup2 mount, statfs(2).
+const CGROUP2_MAGIC: i64 = 0x6367_7270;
+/// Controllers that limits need.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+/// A sandbox's directory is this and its id: no file of the kernel's is called so.
+const PREFIX: &str = "sandbox-";
+/// How long killing or freezing everything in a cgroup may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The directory under which all sandboxes are.
+pub struct CgroupRoot {
+    path: PathBuf,
+    dir: OwnedFd,
+    controllers: Vec<&'static str>,
+}
+
+/// The cgroups of one sandbox that is being started.
+pub struct SandboxCgroup {
+    /// `sandbox-ID`.
+    pub dir: OwnedFd,
+    /// `sandbox-ID/init`, once [`SandboxCgroup::split`] has made it.
+    pub init: Option<OwnedFd>,
+    /// `sandbox-ID/commands`, likewise.
+    pub commands: Option<OwnedFd>,
+}
+
+fn open_dir(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+    open_beneath(dir, name, OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+fn write(dir: impl AsFd, file: &str, text: &str) -> Result<(), Errno> {
+    let fd = open_beneath(dir, file, OFlags::WRONLY)?;
+    rustix::io::write(fd, text.as_bytes()).map(|_| ())
+}
+
+fn read(dir: impl AsFd, file: &str) -> Result<String, Errno> {
+    let fd = open_beneath(dir, file, OFlags::RDONLY)?;
+    let mut buffer = vec![0; 16 * 1024];
+    let length = rustix::io::read(fd, &mut buffer)?;
+    buffer.truncate(length);
+    Ok(String::from_utf8_lossy(&buffer).into_owned())
+}
+
+impl CgroupRoot {
+    /// Open `cgroup_root`, making it if it is missing, and enable the controllers that limits need.
+    ///
+    /// # Errors
+    /// It is not in a cgroup2 mount, or cannot be made. A missing controller is no error here.
+    pub fn open(config: &Config) -> Result<Self> {
+        let path = config.cgroup_root.clone();
+        let step = || format!("open cgroup {}", path.display());
+        make_dirs(&path).step(|| format!("make cgroup {}", path.display()))?;
+        let dir = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).step(step)?;
+        let magic = rustix::fs::fstatfs(&dir).step(step)?.f_type;
+        if magic != CGROUP2_MAGIC {
+            return Err(Failure::new(format!("{}: not in a cgroup2 mount", step())));
+        }
+        leave_root(&dir).step(|| format!("move the launcher below {}", path.display()))?;
+        let controllers = enable_controllers(&dir);
+        Ok(Self { path, dir, controllers })
+    }
+
+    /// Controllers of [`Limits`] that work here.
+    #[must_use]
+    pub fn controllers(&self) -> &[&'static str] {
+        &self.controllers
+    }
+
+    /// Absolute path of a sandbox's cgroup.
+    #[must_use]
+    pub fn path_of(&self, id: &SessionId) -> String {
+        self.path.join(format!("{PREFIX}{id}")).to_string_lossy().into_owned()
+    }
+
+    /// Make the cgroup of a new sandbox.
+    ///
+    /// # Errors
+    /// One of that name has processes.
+    pub fn create(&self, id: &SessionId) -> Result<SandboxCgroup> {
+        let name = format!("{PREFIX}{id}");
+        if let Ok(dir) = open_dir(&self.dir, &name) {
+            if is_populated(&dir) {
+                return Err(Failure::new(format!("make cgroup {name}: a sandbox of that name is running")));
+            }
+            self.remove(id)?;
+        }
+        rustix::fs::mkdirat(&self.dir, &name, Mode::from_raw_mode(0o755)).step(|| format!("make cgroup {name}"))?;
+        let dir = open_dir(&self.dir, &name).step(|| format!("open cgroup {name}"))?;
+        Ok(SandboxCgroup { dir, init: None, commands: None })
+    }
+
+    /// End every process of a sandbox and remove its cgroups. Done also if there are none.
+    ///
+    /// # Errors
+    /// Processes are left after ten seconds, or a directory cannot be removed.
+    pub fn remove(&self, id: &SessionId) -> Result<()> {
+        let name = format!("{PREFIX}{id}");
+        let dir = match open_dir(&self.dir, &name) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(Failure::of(format!("open cgroup {name}"), errno)),
+        };
+        write(&dir, "cgroup.kill", "1").step(|| format!("kill cgroup {name}"))?;
+        wait_for(&dir, "populated 0").step(|| format!("wait until cgroup {name} is empty"))?;
+        remove_tree(&self.dir, &name, 4).step(|| format!("remove cgroup {name}"))
+    }
+
+    /// Hold every process of a sandbox still, or let them go on.
+    ///
+    /// # Errors
+    /// There is no such sandbox, or it takes longer than ten seconds.
+    pub fn set_frozen(&self, id: &SessionId, frozen: bool) -> Result<()> {
+        let value = if frozen { "1" } else { "0" };
+        let step = || format!("write {value} to cgroup.freeze of sandbox {id}");
+        let dir = open_dir(&self.dir, &format!("{PREFIX}{id}")).step(step)?;
+        write(&dir, "cgroup.freeze", value).step(step)?;
+        wait_for(&dir, if frozen { "frozen 1" } else { "frozen 0" }).step(step)
+    }
+
+    /// The sandboxes that have processes.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn list(&self) -> Result<Vec<Sandbox>> {
+        let mut sandboxes = Vec::new();
+        for id in self.ids()? {
+            let Ok(dir) = open_dir(&self.dir, &format!("{PREFIX}{id}")) else { continue };
+            let Ok(events) = read(&dir, "cgroup.events") else { continue };
+            if events.contains("populated 1") {
+                sandboxes.push(Sandbox { cgroup: self.path_of(&id), frozen: events.contains("frozen 1"), id });
+            }
+        }
+        Ok(sandboxes)
+    }
+
+    /// Remove the cgroups of sandboxes that have no processes: what an interrupted launch left.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or a cgroup not removed.
+    pub fn sweep(&self) -> Result<()> {
+        for id in self.ids()? {
+            let empty = open_dir(&self.dir, &format!("{PREFIX}{id}")).is_ok_and(|dir| !is_populated(&dir));
+            if empty {
+                self.remove(&id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a sandbox has processes.
+    #[must_use]
+    pub fn is_running(&self, id: &SessionId) -> bool {
+        open_dir(&self.dir, &format!("{PREFIX}{id}")).is_ok_and(|dir| is_populated(&dir))
+    }
+
+    fn ids(&self) -> Result<Vec<SessionId>> {
+        let step = || format!("read cgroup {}", self.path.display());
+        let names = subdirs(&self.dir).step(step)?;
+        Ok(names.iter().filter_map(|name| SessionId::parse(name.strip_prefix(PREFIX)?).ok()).collect())
+    }
+}
+
+impl SandboxCgroup {
+    /// Make `init` and `commands`, write the limits, and let `owner`, root inside, make cgroups for commands.
+    ///
+    /// # Errors
+    /// A limit is to be enforced and its controller is missing, or a file cannot be written.
+    pub fn split(&mut self, root: &CgroupRoot, limits: &Limits, policy: LimitsPolicy, owner: u32) -> Result<()> {
+        let enabled = enable_controllers(&self.dir);
+        self.init = Some(make(&self.dir, "init")?);
+        let commands = make(&self.dir, "commands")?;
+        for (file, value) in limit_files(limits) {
+            let controller = file.split('.').next().unwrap_or(file);
+            if enabled.contains(&controller) && root.controllers().contains(&controller) {
+                write(&commands, file, &value).step(|| format!("write {value} to {file}"))?;
+            } else if policy == LimitsPolicy::Enforce {
+                return Err(Failure::new(format!("set {file}: this host's cgroups have no {controller} controller")));
+            }
+        }
+        enable_controllers(&commands);
+        let (uid, gid) = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)));
+        let give = |dir: &OwnedFd, file: &str| {
+            rustix::fs::chownat(dir, file, uid, gid, AtFlags::SYMLINK_NOFOLLOW).step(|| format!("give {file} to uid {owner}"))
+        };
+        rustix::fs::fchown(&commands, uid, gid).step(|| format!("give cgroup commands to uid {owner}"))?;
+        give(&commands, "cgroup.procs")?;
+        give(&commands, "cgroup.subtree_control")?;
+        // A process is placed in a cgroup only by who may write the nearest common ancestor's too (cgroups(7)).
+        give(&self.dir, "cgroup.procs")?;
+        self.commands = Some(commands);
+        Ok(())
+    }
+}
+
+fn limit_files(limits: &Limits) -> Vec<(&'static str, String)> {
+    [
+        ("memory.max", limits.memory_bytes.map(|v| v.to_string())),
+        ("memory.swap.max", limits.swap_bytes.map(|v| v.to_string())),
+        ("cpu.max", limits.cpu_quota_us.map(|v| format!("{v} 100000"))),
+        ("cpu.weight", limits.cpu_weight.map(|v| v.to_string())),
+        ("pids.max", limits.pids.map(|v| v.to_string())),
+    ]
+    .into_iter()
+    .filter_map(|(file, value)| Some((file, value?)))
+    .collect()
+}
+
+fn make(dir: &OwnedFd, name: &str) -> Result<OwnedFd> {
+    rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755)).step(|| format!("make cgroup {name}"))?;
+    open_dir(dir, name).step(|| format!("open cgroup {name}"))
+}
+
+/// Enable what there is of [`CONTROLLERS`] for the children of `dir`; which are enabled now.
+fn enable_controllers(dir: &OwnedFd) -> Vec<&'static str> {
+    let available = read(dir, "cgroup.controllers").unwrap_or_default();
+    let has = |name: &&'static str| available.split_whitespace().any(|word| word == *name);
+    CONTROLLERS.into_iter().filter(has).filter(|name| write(dir, "cgroup.subtree_control", &format!("+{name}")).is_ok()).collect()
+}
+
+fn make_dirs(path: &std::path::Path) -> Result<(), Errno> {
+    match rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)) {
+        Err(Errno::NOENT) => {
+            make_dirs(path.parent().ok_or(Errno::NOENT)?)?;
+            make_dirs(path)
+        }
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    }
+}
+
+/// A cgroup with processes cannot have controllers for its children: if the launcher is in `root`, move it below.
+fn leave_root(root: &OwnedFd) -> Result<(), Errno> {
+    let own = std::process::id().to_string();
+    let inside = read(root, "cgroup.procs")?.lines().any(|pid| pid == own);
+    if !inside {
+        return Ok(());
+    }
+    match rustix::fs::mkdirat(root, "launcher", Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    write(root, "launcher/cgroup.procs", &own)
+}
+
+fn is_populated(dir: &OwnedFd) -> bool {
+    read(dir, "cgroup.events").is_ok_and(|events| events.contains("populated 1"))
+}
+
+/// Wait until `cgroup.events` says `line`; the kernel signals each change as an exceptional condition.
+fn wait_for(dir: &OwnedFd, line: &str) -> Result<(), Errno> {
+    let events = open_beneath(dir, "cgroup.events", OFlags::RDONLY)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut buffer = [0; 256];
+    loop {
+        let length = rustix::io::pread(&events, &mut buffer, 0)?;
+        if String::from_utf8_lossy(&buffer[..length]).lines().any(|found| found == line) {
+            return Ok(());
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT);
+        }
+        let wait = Timespec::try_from(left.min(Duration::from_millis(100))).unwrap_or_default();
+        poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&wait))?;
+    }
+}
+
+fn subdirs(dir: &OwnedFd) -> Result<Vec<String>, Errno> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy();
+        if entry.file_type().is_dir() && name != "." && name != ".." {
+            names.push(name.into_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Remove an empty cgroup and those below it, at most `depth` levels.
+fn remove_tree(parent: &OwnedFd, name: &str, depth: u32) -> Result<(), Errno> {
+    if let Ok(dir) = open_dir(parent, name).and_then(|dir| subdirs(&dir).map(|names| (dir, names))) {
+        let (dir, names) = dir;
+        for child in names {
+            if depth == 0 {
+                return Err(Errno::MLINK);
+            }
+            remove_tree(&dir, &child, depth - 1)?;
+        }
+    }
+    // A process that has just died may hold its cgroup for a moment longer.
+    for _ in 0..200 {
+        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::BUSY) => std::thread::yield_now(),
+            Err(errno) => return Err(errno),
+        }
+    }
+    std::thread::park_timeout(Duration::from_millis(20));
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+}

@@ -1,0 +1,164 @@
+//! Starting a sandbox: a plan, a control socket, and then processes of somebody else's.
+//!
+//! ```text
+//! launch child          makes cgroups, mappings, mounts          answers the service
+//!   └ container child   born in sandbox-ID/init; private root;   ends when the sandbox runs
+//!       └ libcontainer: intermediate, then the init (a child of the container child, later of the host's PID 1)
+//! ```
+//! libcontainer runs in a process of its own because it changes the one that it runs in, may panic, and never gives up
+//! by itself: the container child can be killed, and dies with the launch child.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::syscall::syscall::SyscallType;
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::LinkNameSpaceType;
+use wire::init::{CGROUP_FD, LISTENER_FD};
+use wire::launch::{Answer, Phase, Plan};
+
+use crate::cgroup::{CgroupRoot, SandboxCgroup};
+use crate::config::Config;
+use crate::error::{Failure, Result, Step};
+use crate::rootfs::{self, Sources};
+use crate::spec;
+use crate::store::Store;
+use crate::{subprocess, sys};
+
+/// Lowest score there is: the kernel ends a sandbox's init last (proc(5), oom_score_adj).
+const OOM_FLOOR: &str = "-1000";
+
+/// Measures consecutive parts of a launch.
+struct Clock {
+    last: Instant,
+    phases: Vec<Phase>,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { last: Instant::now(), phases: Vec::new() }
+    }
+
+    fn mark(&mut self, name: &str) {
+        let now = Instant::now();
+        let us = u64::try_from((now - self.last).as_micros()).unwrap_or(u64::MAX);
+        self.phases.push(Phase { name: name.to_owned(), us });
+        self.last = now;
+    }
+}
+
+/// Everything that a launch is given.
+pub struct Launch<'a> {
+    /// The launcher's configuration.
+    pub config: &'a Config,
+    /// Its state directory.
+    pub store: &'a Store,
+    /// Its cgroups.
+    pub cgroups: &'a CgroupRoot,
+    /// What to start.
+    pub plan: &'a Plan,
+    /// The init's control socket.
+    pub listener: OwnedFd,
+}
+
+/// Start a sandbox. When this fails, what it had made is removed again.
+///
+/// # Errors
+/// The first step that failed.
+pub fn start(launch: &Launch<'_>) -> Result<Answer> {
+    let mut clock = Clock::start();
+    let mut cgroup = launch.cgroups.create(&launch.plan.id)?;
+    match try_start(launch, &mut cgroup, &mut clock) {
+        Ok(()) => Ok(Answer::Started { cgroup: launch.cgroups.path_of(&launch.plan.id), phases: clock.phases }),
+        Err(failure) => {
+            drop(cgroup);
+            // Whatever happens here, the failure of the launch is what the service has to know.
+            let _ = launch.cgroups.remove(&launch.plan.id);
+            Err(failure)
+        }
+    }
+}
+
+fn try_start(launch: &Launch<'_>, cgroup: &mut SandboxCgroup, clock: &mut Clock) -> Result<()> {
+    let (config, plan) = (launch.config, launch.plan);
+    let first_id = config.first_id(plan.slot);
+    clock.mark("cgroup");
+    let (cgroup_ns, mappings) = rootfs::namespaces(plan, config, &cgroup.dir)?;
+    clock.mark("mappings");
+    cgroup.split(launch.cgroups, &plan.limits, config.limits, first_id)?;
+    clock.mark("limits");
+    let sources = Sources::open(plan, config, launch.store, &mappings, &cgroup.dir)?;
+    clock.mark("mounts");
+    let born_in = cgroup.init.as_ref().map(AsFd::as_fd);
+    let what = format!("start sandbox {}", plan.id);
+    let cgroup = &*cgroup;
+    let body = |_: &OwnedFd| {
+        let phases = contain(launch, cgroup, &sources, &cgroup_ns)?;
+        Ok(Answer::Started { cgroup: String::new(), phases })
+    };
+    match subprocess::run(&what, born_in, body, |_| Ok(()))? {
+        Answer::Started { phases, .. } => clock.phases.extend(phases),
+        Answer::Done | Answer::Sandboxes { .. } | Answer::Unpacked { .. } | Answer::Refused { .. } | Answer::Failed { .. } => {
+            return Err(Failure::new(format!("{what}: its report makes no sense")));
+        }
+    }
+    Ok(())
+}
+
+/// In the container child: build the root file system and have libcontainer start the init in it.
+fn contain(launch: &Launch<'_>, cgroup: &SandboxCgroup, sources: &Sources, cgroup_ns: &OwnedFd) -> Result<Vec<Phase>> {
+    let mut clock = Clock::start();
+    rustix::thread::move_into_link_name_space(cgroup_ns.as_fd(), Some(LinkNameSpaceType::ControlGroup))
+        .step(|| "enter the cgroup namespace")?;
+    lower_oom_score();
+    rootfs::enter(sources, launch.plan, launch.config)?;
+    clock.mark("rootfs");
+    write_bundle(launch)?;
+    place_descriptors(launch, cgroup)?;
+    clock.mark("bundle");
+    let step = |what| format!("{what} sandbox {} with libcontainer", launch.plan.id);
+    let mut container = ContainerBuilder::new(launch.plan.id.to_string(), SyscallType::Linux)
+        .with_root_path("/state")
+        .step(|| step("prepare"))?
+        .with_preserved_fds(2)
+        .as_init("/bundle")
+        .with_systemd(false)
+        .with_detach(true)
+        .build()
+        .step(|| step("build"))?;
+    clock.mark("libcontainer build");
+    container.start().step(|| step("start"))?;
+    clock.mark("libcontainer start");
+    Ok(clock.phases)
+}
+
+/// Best effort: a host may keep the right to do this from its root (`CAP_SYS_RESOURCE`).
+fn lower_oom_score() {
+    if let Ok(fd) = rustix::fs::open("/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        let _ = rustix::io::write(fd, OOM_FLOOR.as_bytes());
+    }
+}
+
+fn write_bundle(launch: &Launch<'_>) -> Result<()> {
+    let spec = spec::build(launch.plan, launch.config.first_id(launch.plan.slot)).step(|| "write the OCI configuration")?;
+    spec.save("/bundle/config.json").step(|| "write the OCI configuration")
+}
+
+/// Standard streams on `/dev/null`, the control socket as 3, the directory of the command cgroup as 4, and nothing
+/// else that survives an exec.
+fn place_descriptors(launch: &Launch<'_>, cgroup: &SandboxCgroup) -> Result<()> {
+    let step = || "place the descriptors of the init";
+    let commands = cgroup.commands.as_ref().ok_or_else(|| Failure::new("place the descriptors of the init: no cgroup"))?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step(step)?;
+    let (null, listener, commands) = (
+        sys::move_up(&null).step(step)?,
+        sys::move_up(&launch.listener).step(step)?,
+        sys::move_up(commands).step(step)?,
+    );
+    for number in 0..3 {
+        sys::place_fd(null.as_fd(), number).step(step)?;
+    }
+    sys::place_fd(listener.as_fd(), LISTENER_FD).step(step)?;
+    sys::place_fd(commands.as_fd(), CGROUP_FD).step(step)
+}

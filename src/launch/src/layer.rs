@@ -1,0 +1,347 @@
+//! One layer archive (OCI image spec, layer.md) into the directory that is this process's root.
+//!
+//! Runs without privilege in a process that sees nothing else, see [`crate::unpack`]. Even so every path is resolved by
+//! the kernel within the layer, hard links included, so that what is unpacked is what the archive says.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use tar::{Archive, Entry, EntryType};
+use wire::id::LayerId;
+use wire::launch::{Answer, Compression};
+
+use crate::blob::Blob;
+use crate::error::{Failure, Result, Step};
+use crate::remove;
+
+/// Highest user and group id of an entry.
+const MAX_ID: u64 = 65_535;
+/// Most components of a path, and longest target of a link in bytes.
+const MAX_DEPTH: usize = 128;
+const MAX_LINK: usize = 4095;
+/// Prefix of a name that says "not here any more", and the name that says so of everything beneath (layer.md, Whiteouts).
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// How overlayfs is told the latter on a mount with `userxattr`.
+const OPAQUE_XATTR: &str = "user.overlay.opaque";
+const CAPABILITY_XATTR: &str = "SCHILY.xattr.security.capability";
+
+/// How much an archive may hold.
+#[derive(Clone, Copy)]
+pub struct Caps {
+    /// Uncompressed bytes, and bytes of regular files.
+    pub bytes: u64,
+    /// Entries.
+    pub entries: u64,
+}
+
+/// Unpack `blob` into `/` and check that its uncompressed bytes have the digest `layer`.
+///
+/// # Errors
+/// The first entry that cannot be made, a cap, or another digest.
+pub fn extract(layer: &LayerId, compression: Compression, blob: OwnedFd, caps: Caps) -> Result<Answer> {
+    let mut reader = Blob::open(File::from(blob), compression, caps.bytes).step(|| format!("open the blob of layer {layer}"))?;
+    let mut tree = Tree::open(caps)?;
+    {
+        let mut archive = Archive::new(&mut reader);
+        let entries = archive.entries().step(|| format!("read layer {layer}"))?;
+        for entry in entries {
+            let mut entry = entry.step(|| format!("read layer {layer} after {} entries", tree.entries))?;
+            tree.add(&mut entry)?;
+        }
+    }
+    // The digest covers what follows the last entry, too.
+    io::copy(&mut reader, &mut io::sink()).step(|| format!("read layer {layer} to its end"))?;
+    let digest = reader.digest();
+    if digest != layer.as_str() {
+        return Err(Failure::new(format!("check layer {layer}: the archive has the digest {digest}")));
+    }
+    tree.finish();
+    Ok(Answer::Unpacked { bytes: tree.bytes, entries: tree.entries })
+}
+
+/// The directory being filled.
+struct Tree {
+    root: OwnedFd,
+    caps: Caps,
+    bytes: u64,
+    entries: u64,
+    /// The directory of the last entry: archives go through them one by one.
+    parent: Option<(Vec<u8>, OwnedFd)>,
+    /// When each directory was modified: filling it modifies it again.
+    directories: HashMap<Vec<u8>, u64>,
+}
+
+impl Tree {
+    fn open(caps: Caps) -> Result<Self> {
+        let root = rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .step(|| "open the layer's directory")?;
+        Ok(Self { root, caps, bytes: 0, entries: 0, parent: None, directories: HashMap::new() })
+    }
+
+    fn add<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<()> {
+        self.entries += 1;
+        if self.entries > self.caps.entries {
+            return Err(Failure::new(format!("read the layer: more than {} entries", self.caps.entries)));
+        }
+        let shown = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let Some(parts) = components(&entry.path_bytes()) else {
+            return Err(Failure::new(format!("unpack {shown:?}: the path leaves the layer")));
+        };
+        let unpack = || format!("unpack {shown:?}");
+        let Some((name, above)) = parts.split_last() else {
+            return self.set_root(entry).step(unpack);
+        };
+        let parent = self.parent(above).step(|| format!("open the directory of {shown:?}"))?;
+        if let Some(hidden) = name.strip_prefix(WHITEOUT) {
+            let done = whiteout(&parent, name, hidden);
+            self.parent = Some((join(above), parent));
+            return done.step(unpack);
+        }
+        let place = Place { parent: &parent, name };
+        let made = self.make(entry, &place, &join(&parts));
+        self.parent.get_or_insert((join(above), parent));
+        made.step(unpack)
+    }
+
+    fn make<R: Read>(&mut self, entry: &mut Entry<'_, R>, place: &Place<'_>, path: &[u8]) -> io::Result<()> {
+        let kind = entry.header().entry_type();
+        let existing = place.kind();
+        if kind == EntryType::Directory {
+            return self.make_dir(entry, place, existing, path);
+        }
+        if let Some(existing) = existing {
+            place.clear(existing)?;
+        }
+        match kind {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => self.make_file(entry, place),
+            EntryType::Symlink => {
+                let target = link_target(entry)?;
+                rustix::fs::symlinkat(target.as_slice(), place.parent, place.name)?;
+                place.own(entry)
+            }
+            EntryType::Link => self.make_hard_link(entry, place),
+            EntryType::Fifo => {
+                rustix::fs::mkfifoat(place.parent, place.name, Mode::from_raw_mode(0o600))?;
+                place.own(entry)?;
+                place.set_mode(entry)
+            }
+            // Devices mean nothing in a sandbox; the rest describes other entries.
+            _ => Ok(()),
+        }
+    }
+
+    fn make_dir<R: Read>(
+        &mut self,
+        entry: &Entry<'_, R>,
+        place: &Place<'_>,
+        existing: Option<FileType>,
+        path: &[u8],
+    ) -> io::Result<()> {
+        if existing != Some(FileType::Directory) {
+            if let Some(existing) = existing {
+                place.clear(existing)?;
+            }
+            rustix::fs::mkdirat(place.parent, place.name, Mode::from_raw_mode(0o700))?;
+            if existing == Some(FileType::CharacterDevice) {
+                // It was whited out before: nothing of the layers below shows through.
+                set_opaque(place.parent, place.name)?;
+            }
+        }
+        place.own(entry)?;
+        place.set_mode(entry)?;
+        self.directories.insert(path.to_vec(), entry.header().mtime().unwrap_or_default());
+        Ok(())
+    }
+
+    fn make_file<R: Read>(&mut self, entry: &mut Entry<'_, R>, place: &Place<'_>) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(place.parent, place.name, flags, Mode::from_raw_mode(0o600))?;
+        let mut file = File::from(fd);
+        let left = self.caps.bytes.saturating_sub(self.bytes);
+        let copied = io::copy(&mut entry.by_ref().take(left.saturating_add(1)), &mut file)?;
+        if copied > left {
+            return Err(io::Error::other(format!("the layer has more than {} bytes", self.caps.bytes)));
+        }
+        self.bytes += copied;
+        place.own(entry)?;
+        set_capability(entry, &file)?;
+        rustix::fs::fchmod(&file, mode_of(entry))?;
+        rustix::fs::futimens(&file, &times(entry.header().mtime().unwrap_or_default()))?;
+        Ok(())
+    }
+
+    fn make_hard_link<R: Read>(&mut self, entry: &Entry<'_, R>, place: &Place<'_>) -> io::Result<()> {
+        let target = link_target(entry)?;
+        let parts = components(&target).unwrap_or_default();
+        let Some((name, above)) = parts.split_last() else {
+            return Err(io::Error::other("the target of the hard link leaves the layer"));
+        };
+        let dir = open_dir(&self.root, &join(above))?;
+        rustix::fs::linkat(&dir, name.as_slice(), place.parent, place.name, AtFlags::empty())?;
+        Ok(())
+    }
+
+    fn set_root<R: Read>(&mut self, entry: &Entry<'_, R>) -> io::Result<()> {
+        let (uid, gid) = owner(entry)?;
+        rustix::fs::fchown(&self.root, Some(uid), Some(gid))?;
+        rustix::fs::fchmod(&self.root, mode_of(entry))?;
+        self.directories.insert(Vec::new(), entry.header().mtime().unwrap_or_default());
+        Ok(())
+    }
+
+    /// The directory `parts`, made as far as it is missing; links on the way lead within the layer.
+    fn parent(&mut self, parts: &[Vec<u8>]) -> io::Result<OwnedFd> {
+        let path = join(parts);
+        if let Some((known, fd)) = self.parent.take()
+            && known == path
+        {
+            return Ok(fd);
+        }
+        match open_dir(&self.root, &path) {
+            Err(Errno::NOENT) => {}
+            other => return Ok(other?),
+        }
+        let mut dir = open_dir(&self.root, b"")?;
+        for end in 1..=parts.len() {
+            let path = join(&parts[..end]);
+            dir = match open_dir(&self.root, &path) {
+                Err(Errno::NOENT) => {
+                    rustix::fs::mkdirat(&dir, parts[end - 1].as_slice(), Mode::from_raw_mode(0o755))?;
+                    open_dir(&self.root, &path)?
+                }
+                other => other?,
+            };
+        }
+        Ok(dir)
+    }
+
+    /// Give directories the times that the archive says. A cosmetic matter: one that is gone again is left out.
+    fn finish(&self) {
+        for (path, mtime) in &self.directories {
+            if let Ok(dir) = open_dir(&self.root, path) {
+                let _ = rustix::fs::utimensat(&dir, "", &times(*mtime), AtFlags::EMPTY_PATH);
+            }
+        }
+    }
+}
+
+/// Where an entry goes.
+struct Place<'a> {
+    parent: &'a OwnedFd,
+    name: &'a [u8],
+}
+
+impl Place<'_> {
+    fn kind(&self) -> Option<FileType> {
+        let stat = rustix::fs::statat(self.parent, self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(FileType::from_raw_mode(stat.st_mode))
+    }
+
+    /// Remove what an earlier entry put here.
+    fn clear(&self, existing: FileType) -> io::Result<()> {
+        if existing == FileType::Directory {
+            let trash = rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            let name = std::ffi::CString::new(self.name)?;
+            Ok(remove::tree(&trash, self.parent, &name)?)
+        } else {
+            Ok(rustix::fs::unlinkat(self.parent, self.name, AtFlags::empty())?)
+        }
+    }
+
+    fn own<R: Read>(&self, entry: &Entry<'_, R>) -> io::Result<()> {
+        let (uid, gid) = owner(entry)?;
+        rustix::fs::chownat(self.parent, self.name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        let times = times(entry.header().mtime().unwrap_or_default());
+        rustix::fs::utimensat(self.parent, self.name, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(())
+    }
+
+    /// For what was just made here and is no link.
+    fn set_mode<R: Read>(&self, entry: &Entry<'_, R>) -> io::Result<()> {
+        Ok(rustix::fs::chmodat(self.parent, self.name, mode_of(entry), AtFlags::empty())?)
+    }
+}
+
+/// The parts of a path in an archive, `.` left out; none if it has a `..`, a NUL or too many.
+fn components(path: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let parts: Vec<Vec<u8>> =
+        path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec).collect();
+    let good = parts.len() <= MAX_DEPTH && parts.iter().all(|part| part != b".." && part.len() <= 255 && !part.contains(&0));
+    good.then_some(parts)
+}
+
+fn join(parts: &[Vec<u8>]) -> Vec<u8> {
+    parts.join(&b'/')
+}
+
+fn open_dir(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let path = if path.is_empty() { b".".as_slice() } else { path };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+}
+
+/// Make what hides `hidden`, or everything, of the layers below.
+fn whiteout(parent: &OwnedFd, name: &[u8], hidden: &[u8]) -> io::Result<()> {
+    if name == OPAQUE {
+        return set_opaque(parent, b".");
+    }
+    if hidden.starts_with(WHITEOUT) {
+        // Bookkeeping of an older union file system.
+        return Ok(());
+    }
+    if hidden.is_empty() || hidden == b"." || hidden == b".." {
+        return Err(io::Error::other("the whiteout names no entry"));
+    }
+    match rustix::fs::mknodat(parent, hidden, FileType::CharacterDevice, Mode::empty(), 0) {
+        // It hides what layers below have; what this layer put there stays.
+        Err(Errno::EXIST) if (Place { parent, name: hidden }).kind() == Some(FileType::Directory) => set_opaque(parent, hidden),
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn set_opaque(parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    Ok(rustix::fs::fsetxattr(dir, OPAQUE_XATTR, b"y", XattrFlags::empty())?)
+}
+
+fn link_target<R: Read>(entry: &Entry<'_, R>) -> io::Result<Vec<u8>> {
+    let target = entry.link_name_bytes().map(std::borrow::Cow::into_owned).unwrap_or_default();
+    if target.is_empty() || target.len() > MAX_LINK || target.contains(&0) {
+        return Err(io::Error::other("the link has no proper target"));
+    }
+    Ok(target)
+}
+
+fn owner<R: Read>(entry: &Entry<'_, R>) -> io::Result<(Uid, Gid)> {
+    let id = |id: u64| if id > MAX_ID { Err(io::Error::other(format!("owner {id} is above {MAX_ID}"))) } else { Ok(id as u32) };
+    Ok((Uid::from_raw(id(entry.header().uid()?)?), Gid::from_raw(id(entry.header().gid()?)?)))
+}
+
+fn mode_of<R: Read>(entry: &Entry<'_, R>) -> Mode {
+    Mode::from_raw_mode(entry.header().mode().unwrap_or(0o644) & 0o7777)
+}
+
+fn times(mtime: u64) -> Timestamps {
+    let time = Timespec { tv_sec: i64::try_from(mtime).unwrap_or_default(), tv_nsec: 0 };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+/// File capabilities are kept: the kernel stores with them for which user namespaces they count. No other attribute is.
+fn set_capability<R: Read>(entry: &mut Entry<'_, R>, file: &File) -> io::Result<()> {
+    let Some(extensions) = entry.pax_extensions()? else { return Ok(()) };
+    for extension in extensions {
+        let extension = extension?;
+        if extension.key_bytes() == CAPABILITY_XATTR.as_bytes() {
+            rustix::fs::fsetxattr(file, "security.capability", extension.value_bytes(), XattrFlags::empty())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! A plan as an OCI runtime configuration (runtime-spec, config.md and config-linux.md).
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{
+    Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace,
+    LinuxNamespaceBuilder, LinuxNamespaceType, Mount, MountBuilder, PosixRlimit, PosixRlimitBuilder, PosixRlimitType,
+    Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
+};
+use rustix::process::{Resource, getrlimit};
+use wire::init::INIT_PATH;
+use wire::launch::{IDS_PER_SANDBOX, Kind, Network, Plan};
+
+/// Open files of a command, unless the host allows fewer.
+const MAX_FILES: u64 = 65_536;
+
+/// What PID 1 needs: to become any user of the sandbox, to end any process of it, to bring the loopback device up, to
+/// give its capabilities up.
+const INIT_CAPABILITIES: [Capability; 5] =
+    [Capability::Kill, Capability::NetAdmin, Capability::Setgid, Capability::Setpcap, Capability::Setuid];
+/// What a build's steps may do beside ([`wire::init::BUILD_CAPABILITIES`]).
+const BUILD_CAPABILITIES: [Capability; 7] = [
+    Capability::Chown,
+    Capability::DacOverride,
+    Capability::Fowner,
+    Capability::Fsetid,
+    Capability::Mknod,
+    Capability::Setfcap,
+    Capability::SysChroot,
+];
+
+/// Read nothing below: it tells about the host, or is the kernel's own memory.
+const MASKED: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+/// Write nothing below.
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// The configuration of `plan`, whose root inside is host id `first_id`. Its root file system is at `/rootfs`, its
+/// cgroup `/init` of the cgroup mount that libcontainer sees.
+///
+/// # Errors
+/// A builder misses a field: a bug.
+pub fn build(plan: &Plan, first_id: u32) -> Result<Spec, OciSpecError> {
+    let ids = vec![id_mapping(first_id)?];
+    let linux = LinuxBuilder::default()
+        .namespaces(namespaces(plan)?)
+        .uid_mappings(ids.clone())
+        .gid_mappings(ids)
+        .cgroups_path("/init")
+        .sysctl(HashMap::from([("user.max_user_namespaces".to_owned(), "0".to_owned())]))
+        .masked_paths(MASKED.map(str::to_owned).to_vec())
+        .readonly_paths(READ_ONLY.map(str::to_owned).to_vec())
+        .rootfs_propagation("private")
+        .build()?;
+    // No limits here: they are written before the sandbox exists, and only where the kernel has them.
+    let linux = without_resources(linux);
+    SpecBuilder::default()
+        .version("1.0.2")
+        .root(RootBuilder::default().path("/rootfs").readonly(false).build()?)
+        .hostname(plan.hostname.clone())
+        .process(process(plan)?)
+        .mounts(mounts(plan)?)
+        .linux(linux)
+        .build()
+}
+
+fn without_resources(mut linux: oci_spec::runtime::Linux) -> oci_spec::runtime::Linux {
+    linux.set_resources(None);
+    linux
+}
+
+fn id_mapping(first_id: u32) -> Result<LinuxIdMapping, OciSpecError> {
+    LinuxIdMappingBuilder::default().container_id(0u32).host_id(first_id).size(IDS_PER_SANDBOX).build()
+}
+
+fn namespaces(plan: &Plan) -> Result<Vec<LinuxNamespace>, OciSpecError> {
+    let network = match plan.network {
+        Network::None => Some(LinuxNamespaceType::Network),
+        Network::Host => None,
+    };
+    [
+        LinuxNamespaceType::User,
+        LinuxNamespaceType::Mount,
+        LinuxNamespaceType::Pid,
+        LinuxNamespaceType::Ipc,
+        LinuxNamespaceType::Uts,
+    ]
+    .into_iter()
+    .chain(network)
+    .map(|typ| LinuxNamespaceBuilder::default().typ(typ).build())
+    .collect()
+}
+
+fn process(plan: &Plan) -> Result<Process, OciSpecError> {
+    let (args, more) = match plan.kind {
+        Kind::Session => (vec![INIT_PATH.to_owned()], [].as_slice()),
+        Kind::Build => (vec![INIT_PATH.to_owned(), "--build".to_owned()], BUILD_CAPABILITIES.as_slice()),
+    };
+    let set: HashSet<Capability> = INIT_CAPABILITIES.iter().chain(more).copied().collect();
+    let capabilities = LinuxCapabilitiesBuilder::default()
+        .bounding(set.clone())
+        .permitted(set.clone())
+        .effective(set)
+        .inheritable(HashSet::new())
+        .ambient(HashSet::new())
+        .build()?;
+    ProcessBuilder::default()
+        .terminal(false)
+        .user(UserBuilder::default().uid(0u32).gid(0u32).umask(0o022u32).build()?)
+        .args(args)
+        .env(vec!["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()])
+        .cwd("/")
+        .capabilities(capabilities)
+        .rlimits(rlimits()?)
+        .no_new_privileges(false)
+        .build()
+}
+
+fn rlimits() -> Result<Vec<PosixRlimit>, OciSpecError> {
+    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(MAX_FILES).min(MAX_FILES);
+    [(PosixRlimitType::RlimitNofile, files), (PosixRlimitType::RlimitCore, 0)]
+        .into_iter()
+        .map(|(typ, limit)| PosixRlimitBuilder::default().typ(typ).soft(limit).hard(limit).build())
+        .collect()
+}
+
+/// The kernel's file systems; everything else is in the root file system already.
+fn mounts(plan: &Plan) -> Result<Vec<Mount>, OciSpecError> {
+    // In a user namespace only the owner of the network namespace may mount sysfs.
+    let sys = match plan.network {
+        Network::None => ("sysfs", "/sys", "sysfs", "nosuid,noexec,nodev,ro"),
+        Network::Host => ("tmpfs", "/sys", "tmpfs", "nosuid,noexec,nodev,ro,size=4k"),
+    };
+    [
+        ("proc", "/proc", "proc", "nosuid,noexec,nodev,hidepid=invisible"),
+        sys,
+        ("tmpfs", "/dev", "tmpfs", "nosuid,strictatime,mode=755,size=64k,nr_inodes=64"),
+        ("devpts", "/dev/pts", "devpts", "nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5"),
+        ("shm", "/dev/shm", "tmpfs", "nosuid,noexec,nodev,mode=1777,size=65536k"),
+        ("mqueue", "/dev/mqueue", "mqueue", "nosuid,noexec,nodev"),
+    ]
+    .into_iter()
+    .map(|(source, destination, typ, options)| {
+        MountBuilder::default()
+            .source(source)
+            .destination(PathBuf::from(destination))
+            .typ(typ)
+            .options(options.split(',').map(str::to_owned).collect::<Vec<_>>())
+            .build()
+    })
+    .collect()
+}

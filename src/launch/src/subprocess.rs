@@ -1,0 +1,107 @@
+//! Work that needs a process of its own, and its outcome back: a child that reports one [`Answer`] and ends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitId, WaitIdOptions};
+use wire::launch::Answer;
+
+use crate::error::{Failure, Result, Step};
+use crate::sys::{self, Child, Forked};
+
+/// Most bytes of a report: less than a pipe holds, so that the child never waits for a reader.
+const MAX_REPORT: usize = 32 * 1024;
+
+/// Run `body` in a child, born in `cgroup` if there is one; it ends with its parent. `meanwhile` runs in the parent.
+/// What `body` answers is returned, its failure and its panic as a failure.
+///
+/// # Errors
+/// The child cannot be made, `meanwhile` or `body` failed, or the child ended without a word.
+pub fn run(
+    what: &str,
+    cgroup: Option<BorrowedFd<'_>>,
+    body: impl FnOnce(&OwnedFd) -> Result<Answer>,
+    meanwhile: impl FnOnce(&Child) -> Result<()>,
+) -> Result<Answer> {
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).step(|| format!("make a pipe to {what}"))?;
+    match sys::fork(cgroup).step(|| format!("fork a process to {what}"))? {
+        Forked::Child => {
+            drop(report);
+            prepare(what, &reporter);
+            let answer = body(&reporter).unwrap_or_else(Answer::from);
+            send(&reporter, &answer);
+            sys::exit(0)
+        }
+        Forked::Parent(child) => {
+            drop(reporter);
+            let outcome = meanwhile(&child);
+            if outcome.is_err() {
+                kill(&child);
+            }
+            wait(&child).step(|| format!("wait for the process to {what}"))?;
+            outcome?;
+            receive(what, &report)
+        }
+    }
+}
+
+/// End `child`.
+pub fn kill(child: &Child) {
+    // It has not been waited for, so its descriptor means this child; if it has ended, nothing happens.
+    let _ = rustix::process::pidfd_send_signal(&child.pidfd, Signal::KILL);
+}
+
+/// Wait until `child` has ended.
+///
+/// # Errors
+/// What waitid(2) says.
+pub fn wait(child: &Child) -> Result<Option<i32>, Errno> {
+    let status = rustix::process::waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED)?;
+    Ok(status.and_then(|status| status.exit_status()))
+}
+
+fn prepare(what: &str, reporter: &OwnedFd) {
+    // If this fails, the alarm of the launch child's own deadline is left.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    sys::reset_signals();
+    let (what, reporter) = (what.to_owned(), reporter.try_clone());
+    std::panic::set_hook(Box::new(move |panic| {
+        if let Ok(reporter) = &reporter {
+            send(reporter, &Failure::new(format!("{what}: {panic}")).into());
+        }
+        sys::exit(1);
+    }));
+}
+
+/// Write the report. If nobody reads it, the parent is gone, and this process is about to be.
+pub fn send(reporter: impl AsFd, answer: &Answer) {
+    let text = serde_json::to_vec(answer).unwrap_or_default();
+    let _ = rustix::io::write(reporter, &text[..text.len().min(MAX_REPORT)]);
+}
+
+/// What a child that has ended reported: nothing is waited for, its own children may hold the pipe open.
+fn receive(what: &str, report: &OwnedFd) -> Result<Answer> {
+    let step = || format!("read the report of the process to {what}");
+    rustix::fs::fcntl_setfl(report, OFlags::NONBLOCK).step(step)?;
+    let mut buffer = vec![0; MAX_REPORT];
+    let length = match rustix::io::read(report, &mut buffer) {
+        Ok(length) => length,
+        Err(Errno::AGAIN) => 0,
+        Err(errno) => return Err(Failure::of(step(), errno)),
+    };
+    if length == 0 {
+        return Err(Failure::new(format!("{what}: the process was ended")));
+    }
+    // The first report counts; a second one of a panicking grandchild may follow it.
+    let mut reports = serde_json::Deserializer::from_slice(&buffer[..length]).into_iter();
+    match reports.next().unwrap_or_else(|| Ok(Answer::Done)).step(step)? {
+        Answer::Failed { step, errno, message } => Err(Failure::reported(step, errno, &message)),
+        answer @ (Answer::Started { .. }
+        | Answer::Done
+        | Answer::Sandboxes { .. }
+        | Answer::Unpacked { .. }
+        | Answer::Refused { .. }) => Ok(answer),
+    }
+}

@@ -1,0 +1,202 @@
+//! Carrying out one checked request, in a process of its own.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::FileType;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use wire::id::{LayerId, SessionId};
+use wire::launch::{Answer, Request};
+
+use crate::cgroup::CgroupRoot;
+use crate::config::Config;
+use crate::container::{self, Launch};
+use crate::error::{Error, Failure, Result};
+use crate::store::{self, Store};
+use crate::unpack;
+use crate::bootstrap;
+
+/// What every request is carried out on. Holds no state: everything is in the kernel or on disk.
+pub struct Host {
+    /// The launcher's configuration.
+    pub config: Config,
+    /// Its state directory.
+    pub store: Store,
+    /// Its cgroups.
+    pub cgroups: CgroupRoot,
+}
+
+/// What requests exclude each other by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    /// A sandbox, its cgroup and its write layer.
+    Sandbox(SessionId),
+    /// A layer of the store.
+    Layer(LayerId),
+}
+
+/// What `request` works on alone.
+#[must_use]
+pub fn keys(request: &Request) -> Vec<Key> {
+    match request {
+        Request::Start { plan } => vec![Key::Sandbox(plan.id.clone())],
+        Request::Stop { id }
+        | Request::Freeze { id }
+        | Request::Thaw { id }
+        | Request::Forget { id }
+        | Request::RemoveWorkspace { id } => vec![Key::Sandbox(id.clone())],
+        Request::Unpack { layer, .. } | Request::RemoveLayer { layer } => vec![Key::Layer(layer.clone())],
+        Request::Commit { build, layer } => vec![Key::Sandbox(build.clone()), Key::Layer(layer.clone())],
+        Request::List | Request::Bootstrap { .. } => Vec::new(),
+    }
+}
+
+/// What `request` is called in an error.
+#[must_use]
+pub fn describe(request: &Request) -> String {
+    match request {
+        Request::Start { plan } => format!("start sandbox {}", plan.id),
+        Request::Stop { id } => format!("stop sandbox {id}"),
+        Request::Freeze { id } => format!("freeze sandbox {id}"),
+        Request::Thaw { id } => format!("thaw sandbox {id}"),
+        Request::List => "list sandboxes".to_owned(),
+        Request::Unpack { layer, .. } => format!("unpack layer {layer}"),
+        Request::Commit { build, layer } => format!("commit build {build} as layer {layer}"),
+        Request::Forget { id } => format!("forget session {id}"),
+        Request::RemoveLayer { layer } => format!("remove layer {layer}"),
+        Request::RemoveWorkspace { id } => format!("remove workspace {id}"),
+        Request::Bootstrap { recipe } => format!("run recipe {recipe}"),
+    }
+}
+
+/// How many seconds `request` may take.
+#[must_use]
+pub fn seconds(request: &Request, config: &Config) -> u32 {
+    match request {
+        Request::Start { .. } => config.launch_timeout_seconds,
+        Request::Unpack { .. } | Request::Commit { .. } => config.unpack_timeout_seconds,
+        Request::Bootstrap { .. } => config.bootstrap_timeout_seconds,
+        Request::Stop { .. }
+        | Request::Freeze { .. }
+        | Request::Thaw { .. }
+        | Request::List
+        | Request::Forget { .. }
+        | Request::RemoveLayer { .. }
+        | Request::RemoveWorkspace { .. } => 30,
+    }
+}
+
+/// Whether `request` puts something into the trash.
+#[must_use]
+pub fn discards(request: &Request) -> bool {
+    match request {
+        Request::Forget { .. }
+        | Request::RemoveLayer { .. }
+        | Request::RemoveWorkspace { .. }
+        | Request::Unpack { .. }
+        | Request::Commit { .. } => true,
+        Request::Start { .. }
+        | Request::Stop { .. }
+        | Request::Freeze { .. }
+        | Request::Thaw { .. }
+        | Request::List
+        | Request::Bootstrap { .. } => false,
+    }
+}
+
+/// Carry out `request`, which was checked.
+#[must_use]
+pub fn perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Answer {
+    match try_perform(host, request, descriptors) {
+        Ok(answer) => answer,
+        Err(error) => error.into(),
+    }
+}
+
+fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Result<Answer, Error> {
+    let mut descriptors = descriptors.into_iter();
+    let mut descriptor = || descriptors.next().ok_or_else(|| Failure::new("take the descriptor of the message"));
+    match request {
+        Request::Start { plan } => {
+            let listener = descriptor()?;
+            check_listener(&listener)?;
+            let launch = Launch { config: &host.config, store: &host.store, cgroups: &host.cgroups, plan, listener };
+            return Ok(container::start(&launch)?);
+        }
+        Request::Stop { id } => host.cgroups.remove(id)?,
+        Request::Freeze { id } => host.cgroups.set_frozen(id, true)?,
+        Request::Thaw { id } => host.cgroups.set_frozen(id, false)?,
+        Request::List => return Ok(Answer::Sandboxes { sandboxes: host.cgroups.list()? }),
+        Request::Unpack { layer, compression } => {
+            let blob = descriptor()?;
+            check_type(&blob, &[FileType::RegularFile])?;
+            return Ok(unpack::unpack(&host.config, &host.store, layer, *compression, blob)?);
+        }
+        Request::Commit { build, layer } => commit(host, build, layer)?,
+        Request::Forget { id } => {
+            refuse_running(host, id, "forget")?;
+            host.store.discard(&host.store.sessions, id.as_str())?;
+        }
+        Request::RemoveLayer { layer } => host.store.discard(&host.store.layers, layer.as_str())?,
+        Request::RemoveWorkspace { id } => host.store.discard(&host.store.workspaces, id.as_str())?,
+        Request::Bootstrap { recipe } => {
+            let output = descriptor()?;
+            check_type(&output, &[FileType::RegularFile, FileType::Fifo, FileType::Socket])?;
+            bootstrap::run(&host.config, recipe, &output)?;
+        }
+    }
+    Ok(Answer::Done)
+}
+
+/// Remove what a request left that ended without finishing.
+pub fn undo(host: &Host, request: &Request) {
+    // The request has failed already, and the same is swept at the next start.
+    let _ = match request {
+        Request::Start { plan } => host.cgroups.remove(&plan.id),
+        Request::Unpack { layer, .. } => host.store.discard_staged(Some(layer)),
+        Request::Stop { .. }
+        | Request::Freeze { .. }
+        | Request::Thaw { .. }
+        | Request::List
+        | Request::Commit { .. }
+        | Request::Forget { .. }
+        | Request::RemoveLayer { .. }
+        | Request::RemoveWorkspace { .. }
+        | Request::Bootstrap { .. } => Ok(()),
+    };
+}
+
+fn refuse_running(host: &Host, id: &SessionId, what: &str) -> Result<()> {
+    if host.cgroups.is_running(id) { Err(Failure::new(format!("{what} {id}: it is running"))) } else { Ok(()) }
+}
+
+fn commit(host: &Host, build: &SessionId, layer: &LayerId) -> Result<()> {
+    refuse_running(host, build, "commit")?;
+    if host.store.has_layer(layer) {
+        return Ok(());
+    }
+    let dir = store::open_beneath(&host.store.sessions, build.as_str(), rustix::fs::OFlags::RDONLY)
+        .map_err(|errno| Failure::of(format!("open the write layer of {build}"), errno))?;
+    if !store::is_dir(dir.as_fd(), "upper") {
+        return Err(Failure::new(format!("open the write layer of {build}: there is none")));
+    }
+    host.store.publish(&dir, "upper", layer)?;
+    Ok(())
+}
+
+fn check_listener(fd: &OwnedFd) -> Result<(), Error> {
+    let is_listener = sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_type(fd) == Ok(SocketType::SEQPACKET)
+        && sockopt::socket_acceptconn(fd) == Ok(true);
+    if is_listener { Ok(()) } else { refused_descriptor("not a listening SOCK_SEQPACKET socket") }
+}
+
+fn check_type(fd: &OwnedFd, allowed: &[FileType]) -> Result<(), Error> {
+    match rustix::fs::fstat(fd) {
+        Ok(stat) if allowed.contains(&FileType::from_raw_mode(stat.st_mode)) => Ok(()),
+        Ok(_) | Err(_) => refused_descriptor(&format!("not one of {allowed:?}")),
+    }
+}
+
+fn refused_descriptor(reason: &str) -> Result<(), Error> {
+    Err(Error::Refused { field: "descriptors", reason: reason.to_owned() })
+}
