@@ -1,1 +1,187 @@
-//! tests
+//! Jobs, layers and records over a machine that only pretends to run anything. Real
+//! bootstraps, builds and pulls are the integration tests'.
+
+use super::*;
+use crate::catalog::Catalogue;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+use tokio::sync::Notify;
+use wire::launch::Compression;
+
+/// Makes empty layers, remembers what it was asked, fails a step whose command says so.
+struct Pretend {
+    layers: PathBuf,
+    asked: Mutex<Vec<String>>,
+    gate: Notify,
+}
+
+impl Pretend {
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn note(&self, what: &str) {
+        self.asked.lock().unwrap().push(what.to_owned());
+    }
+
+    fn make(&self, layer: &LayerId) {
+        std::fs::create_dir_all(self.layers.join(layer.as_str()).join("etc")).unwrap();
+    }
+}
+
+impl Machine for Pretend {
+    fn unpack<'a>(&'a self, _: OwnedFd, layer: &'a LayerId, _: Compression) -> MachineFuture<'a, Unpacked> {
+        self.note("unpack");
+        self.make(layer);
+        Box::pin(async { Ok(Unpacked::default()) })
+    }
+
+    fn bootstrap<'a>(&'a self, recipe: &'a str, output: OwnedFd) -> MachineFuture<'a, ()> {
+        use std::io::Write;
+        self.note(&format!("bootstrap {recipe}"));
+        std::fs::File::from(output).write_all(b"a tar").unwrap();
+        Box::pin(async { Ok(()) })
+    }
+
+    fn run_step(&self, step: BuildStep) -> MachineFuture<'_, StepEnd> {
+        let command = step.argv.last().cloned().unwrap_or_default();
+        self.note(&format!("step {command}"));
+        assert!(step.parents.iter().all(|parent| self.layers.join(parent.as_str()).is_dir()));
+        Box::pin(async move {
+            if command == "wait" {
+                self.gate.notified().await;
+            }
+            step.log.append(format!("output of {command}\n").as_bytes());
+            if command == "fail" {
+                return Ok(StepEnd::Exited(7));
+            }
+            self.make(&step.layer);
+            Ok(StepEnd::Exited(0))
+        })
+    }
+
+    fn remove_layer<'a>(&'a self, _: &'a LayerId) -> MachineFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+fn machine(root: &Path) -> Arc<Pretend> {
+    Arc::new(Pretend { layers: root.join("layers"), asked: Mutex::new(Vec::new()), gate: Notify::new() })
+}
+
+fn images(root: &Path, machine: &Arc<Pretend>) -> Images {
+    let options = Options { dir: root.to_owned(), recipes: vec!["tiny".into(), "_part".into()], ..Options::default() };
+    Images::open(options, machine.clone()).unwrap()
+}
+
+fn runtimes(commands: &[&str]) -> Vec<Arc<Runtime>> {
+    let entries: Vec<_> = commands
+        .iter()
+        .enumerate()
+        .map(|(i, command)| format!(r#"{{"alias": "r{i}", "base_image": "tiny", "setup_commands": ["same", "{command}"], "env_vars": {{"A": "1"}}}}"#))
+        .collect();
+    let catalogue = Catalogue::parse("c.json", &format!("[{}]", entries.join(","))).unwrap();
+    catalogue.runtimes().iter().cloned().map(Arc::new).collect()
+}
+
+fn steps(machine: &Pretend, command: &str) -> usize {
+    machine.asked().iter().filter(|asked| **asked == format!("step {command}")).count()
+}
+
+#[tokio::test]
+async fn one_build_for_all_who_want_it_and_nobody_who_leaves_stops_it() {
+    let root = tempfile::tempdir().unwrap();
+    let machine = machine(root.path());
+    let images = images(root.path(), &machine);
+    let runtime = runtimes(&["wait"]).remove(0);
+    assert!(images.ready(&runtime).is_none());
+    let wait = |images: Images, runtime: Arc<Runtime>| tokio::spawn(async move { images.ensure(&runtime).await });
+    let first = wait(images.clone(), runtime.clone());
+    while steps(&machine, "wait") == 0 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(images.list(std::slice::from_ref(&runtime))[0].state, "building");
+    first.abort();
+    let others: Vec<_> = (0..4).map(|_| wait(images.clone(), runtime.clone())).collect();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    machine.gate.notify_one();
+    for other in others {
+        let image = other.await.unwrap().unwrap();
+        assert_eq!((image.uid, image.home.as_str(), image.built), (10_001, "/home/agent", true));
+        assert_eq!(image.layers.len(), 4);
+        assert!(image.env.contains(&("A".to_owned(), "1".to_owned())));
+    }
+    assert_eq!((steps(&machine, "wait"), steps(&machine, "same")), (1, 1));
+    assert_eq!(machine.asked().iter().filter(|a| *a == "bootstrap tiny").count(), 1);
+    let listed = images.list(std::slice::from_ref(&runtime));
+    let states: Vec<_> = listed.iter().map(|i| (i.reference.as_str(), i.state.as_str(), i.runtimes.len())).collect();
+    assert_eq!(states, [(images.ready(&runtime).unwrap().tag.as_str(), "ready", 1), ("tiny", "ready", 0)]);
+}
+
+#[tokio::test]
+async fn a_failed_step_is_named_with_its_output_and_poisons_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let machine = machine(root.path());
+    let images = images(root.path(), &machine);
+    let both = runtimes(&["fail", "good"]);
+    let error = images.ensure(&both[0]).await.unwrap_err().to_string();
+    assert_eq!(error, "build r0: setup command 2 of 2 (fail) exited with status 7: output of fail");
+    let log = images.log(&both[0]).unwrap().unwrap();
+    assert!(log.contains("== setup command 1 of 2 (same)") && log.contains("output of same") && log.contains("exited with status 7"), "{log}");
+    let listed = images.list(&both);
+    let failed = listed.iter().find(|image| image.runtimes == ["r0"]).unwrap();
+    assert_eq!((failed.state.as_str(), failed.error.as_deref()), ("failed", Some(error.as_str())));
+
+    images.ensure(&both[1]).await.unwrap();
+    assert_eq!(steps(&machine, "same"), 1, "the layer of the failed build is used");
+    assert!(images.ensure(&both[0]).await.is_err());
+    assert_eq!(steps(&machine, "fail"), 2, "it is tried again");
+}
+
+#[tokio::test]
+async fn a_restart_finds_everything_and_a_lost_layer_is_made_again() {
+    let root = tempfile::tempdir().unwrap();
+    let machine = machine(root.path());
+    let runtime = runtimes(&["good"]).remove(0);
+    let image = images(root.path(), &machine).ensure(&runtime).await.unwrap();
+
+    let again = images(root.path(), &machine);
+    assert_eq!(again.ready(&runtime).as_deref(), Some(&*image));
+
+    std::fs::remove_dir_all(root.path().join("layers").join(image.layers[0].as_str())).unwrap();
+    let third = images(root.path(), &machine);
+    assert!(third.ready(&runtime).is_none());
+    assert_eq!(third.ensure(&runtime).await.unwrap().layers, image.layers);
+    assert_eq!(steps(&machine, "good"), 1, "only what is missing is made");
+}
+
+#[tokio::test]
+async fn a_ready_made_image_takes_the_variables_of_its_runtime() {
+    let root = tempfile::tempdir().unwrap();
+    let images = images(root.path(), &machine(root.path()));
+    let text = r#"[{"alias": "a", "image": "tiny"}, {"alias": "b", "image": "tiny", "env_vars": {"LANG": "C", "B": "2"}}]"#;
+    let catalogue = Catalogue::parse("c.json", text).unwrap();
+    let plain = images.ensure(&catalogue.runtimes()[0]).await.unwrap();
+    assert_eq!((plain.uid, plain.home.as_str(), plain.built), (0, "/root", false));
+    let changed = images.ready(&catalogue.runtimes()[1]).unwrap();
+    assert_eq!(changed.layers, plain.layers);
+    assert!(changed.env.contains(&("LANG".to_owned(), "C".to_owned())) && changed.env.contains(&("B".to_owned(), "2".to_owned())));
+}
+
+#[tokio::test]
+async fn a_registry_that_is_not_there_is_an_error_with_its_cause() {
+    let root = tempfile::tempdir().unwrap();
+    let options = Options {
+        dir: root.path().to_owned(),
+        registry: "127.0.0.1:1".into(),
+        insecure_registries: vec!["127.0.0.1:1".into()],
+        ..Options::default()
+    };
+    let images = Images::open(options, machine(root.path())).unwrap();
+    let catalogue = Catalogue::parse("c.json", r#"[{"alias": "a", "image": "team/image:1"}]"#).unwrap();
+    let error = images.ensure(&catalogue.runtimes()[0]).await.unwrap_err();
+    assert_eq!(error.to_string(), "pull 127.0.0.1:1/team/image:1");
+    assert!(std::error::Error::source(&*error).is_some());
+}

@@ -18,21 +18,21 @@ mod base;
 mod build;
 mod error;
 mod flight;
+mod list;
 mod log;
 mod machine;
 mod manifest;
 mod name;
+mod options;
 mod pull;
 mod record;
+mod size;
 mod steps;
 mod store;
 mod user;
 
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
 use wire::id::LayerId;
@@ -43,7 +43,7 @@ pub use error::{ImageError, PullError, StoreError};
 pub use log::{MAX_STEP_LOG, StepLog};
 pub use machine::{BuildStep, Machine, MachineError, MachineFuture, StepEnd, Unpacked};
 pub use manifest::ManifestError;
-pub use record::Kind;
+pub use options::{CA_BUNDLE, Options, ca_env};
 pub use user::UserError;
 
 use flight::Flights;
@@ -53,8 +53,6 @@ use store::Store;
 
 /// Where the sandbox user's virtualenv is in a built image.
 pub const VENV: &str = "/opt/venv";
-/// Where the launcher puts the operator's extra certificates, with those of the system, in every sandbox.
-pub const CA_BUNDLE: &str = "/etc/sandboxd/ca-certificates.crt";
 /// Most bytes of a build's log that are given out.
 const MAX_LOG: u64 = 8 * 1024 * 1024;
 /// Pulls and bootstraps at once.
@@ -79,93 +77,6 @@ pub struct ReadyImage {
     pub built: bool,
 }
 
-/// The user of built images.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Account {
-    /// Its name.
-    pub name: String,
-    /// Its id, 1 to 65535.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-}
-
-impl Account {
-    /// Its home directory.
-    #[must_use]
-    pub fn home(&self) -> String {
-        format!("/home/{}", self.name)
-    }
-}
-
-impl Default for Account {
-    fn default() -> Self {
-        Self { name: "agent".to_owned(), uid: 10_001, gid: 10_001 }
-    }
-}
-
-/// How images are had.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Names of the recipes that the launcher can run.
-    pub recipes: Vec<String>,
-    /// Registry of names without one, `HOST[:PORT]`.
-    pub registry: String,
-    /// Tried before that registry, in order.
-    pub mirrors: Vec<String>,
-    /// Registries and mirrors that are spoken to without TLS.
-    pub insecure_registries: Vec<String>,
-    /// Credentials for registries, a file in docker's format.
-    pub auth_file: Option<PathBuf>,
-    /// The user of built images.
-    pub account: Account,
-    /// Whether [`CA_BUNDLE`] is in build sandboxes.
-    pub extra_ca_certs: bool,
-    /// Variables of build steps: an index of packages, a proxy.
-    pub build_env: BTreeMap<String, String>,
-    /// Deadline of one step.
-    pub step_timeout: Duration,
-    /// Deadline of a whole build.
-    pub build_timeout: Duration,
-    /// Deadline of a whole pull.
-    pub pull_timeout: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            recipes: Vec::new(),
-            registry: "docker.io".to_owned(),
-            mirrors: Vec::new(),
-            insecure_registries: Vec::new(),
-            auth_file: None,
-            account: Account::default(),
-            extra_ca_certs: false,
-            build_env: BTreeMap::new(),
-            step_timeout: Duration::from_secs(900),
-            build_timeout: Duration::from_secs(1800),
-            pull_timeout: Duration::from_secs(1800),
-        }
-    }
-}
-
-/// One image as it is listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageInfo {
-    /// `registry/REFERENCE`, `recipe/NAME` or `build/DIGEST`.
-    pub key: String,
-    /// How it came to be.
-    pub kind: Kind,
-    /// What identifies its content.
-    pub digest: String,
-    /// The runtime that it was built for.
-    pub alias: Option<String>,
-    /// Its layers, topmost first.
-    pub layers: Vec<LayerId>,
-    /// When it was made, Unix seconds.
-    pub created: u64,
-}
-
 /// What [`Images::ensure`] fails with; shared, because many may wait for one job.
 pub type SharedError = Arc<ImageError>;
 
@@ -177,26 +88,30 @@ pub(crate) struct Inner {
     store: Store,
     records: Records,
     machine: Arc<dyn Machine>,
-    settings: Settings,
+    options: Options,
     flights: Flights<Result<Entry, SharedError>>,
+    /// Why the last job of a key failed, until the next one is done.
+    failures: Mutex<HashMap<String, SharedError>>,
     builds: Semaphore,
     fetches: Semaphore,
 }
 
 impl Images {
-    /// Take the directory of the image store: sweep it, read what is recorded in it. Blocks.
+    /// Take the image store: make its directories, sweep it, read what is recorded in it. Blocks.
     ///
     /// # Errors
-    /// [`StoreError`] when the directory cannot be used.
-    pub fn open(directory: OwnedFd, machine: Arc<dyn Machine>, settings: Settings) -> Result<Self, StoreError> {
-        let store = Store::open(directory)?;
+    /// [`ImageError::Store`] when the directory cannot be used.
+    pub fn open(mut options: Options, machine: Arc<dyn Machine>) -> Result<Self, ImageError> {
+        options.recipes.retain(|name| name::is_recipe(name));
+        let store = Store::open(&options.dir)?;
         let records = Records::load(&store)?;
         Ok(Self(Arc::new(Inner {
             store,
             records,
             machine,
-            settings,
+            options,
             flights: Flights::new(),
+            failures: Mutex::new(HashMap::new()),
             builds: Semaphore::new(1),
             fetches: Semaphore::new(FETCHES),
         })))
@@ -230,28 +145,6 @@ impl Images {
         }
     }
 
-    /// Every image, by key.
-    #[must_use]
-    pub fn list(&self) -> Vec<ImageInfo> {
-        let info = |record: Arc<Record>| ImageInfo {
-            key: record.key.clone(),
-            kind: record.kind,
-            digest: record.digest.clone(),
-            alias: record.alias.clone(),
-            layers: record.layers.clone(),
-            created: record.created,
-        };
-        self.0.records.all().into_iter().map(info).collect()
-    }
-
-    /// Keys of the images that are being prepared.
-    #[must_use]
-    pub fn jobs(&self) -> Vec<String> {
-        let mut keys = self.0.flights.keys();
-        keys.sort();
-        keys
-    }
-
     /// The output of the last build of a runtime; absent if it was never built. Blocks on the disk.
     ///
     /// # Errors
@@ -269,11 +162,11 @@ impl Images {
 
 impl Inner {
     fn tag(&self, definition: &Definition) -> String {
-        steps::tag(definition, &self.settings.account)
+        steps::tag(definition, &self.options.account())
     }
 
     fn origins(&self, name: &str) -> Result<Vec<Origin>, ImageError> {
-        name::origins(name, &self.settings.recipes, &self.settings.registry)
+        name::origins(name, &self.options.recipes, &self.options.registry)
     }
 
     /// The image of this name if it is here.
@@ -292,22 +185,38 @@ impl Inner {
         self.job(&key, || fetch(Arc::clone(self), origin)).await
     }
 
-    async fn job<F>(&self, key: &str, start: impl FnOnce() -> F) -> Result<Entry, SharedError>
+    /// The result of the job `key`, which `start` makes unless it is under way.
+    async fn job<F>(self: &Arc<Self>, key: &str, start: impl FnOnce() -> F) -> Result<Entry, SharedError>
     where
         F: Future<Output = Result<Entry, ImageError>> + Send + 'static,
     {
         let start = || {
-            let job = start();
-            async move { job.await.map_err(Arc::new) }
+            let (job, inner, key) = (start(), Arc::clone(self), key.to_owned());
+            async move {
+                let result = job.await.map_err(Arc::new);
+                inner.remember(key, result.as_ref().err());
+                result
+            }
         };
         let broken = || Err(Arc::new(ImageError::Job { key: key.to_owned() }));
         self.flights.join(key, start).await.unwrap_or_else(broken)
     }
 
+    fn remember(&self, key: String, failure: Option<&SharedError>) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        match failure {
+            Some(error) => failures.insert(key, Arc::clone(error)),
+            None => failures.remove(&key),
+        };
+    }
+
     /// Record an image, off the threads that serve.
     async fn put(self: &Arc<Self>, record: Record) -> Result<Entry, StoreError> {
         let (inner, key) = (Arc::clone(self), record.key.clone());
-        let task = tokio::task::spawn_blocking(move || inner.records.put(&inner.store, record));
+        let task = tokio::task::spawn_blocking(move || {
+            let size = size::of(&inner.store, &record.layers)?;
+            inner.records.put(&inner.store, Record { size, ..record })
+        });
         task.await.map_err(|e| StoreError::new("record", key, std::io::Error::other(e)))?
     }
 }
@@ -339,13 +248,6 @@ fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {
         Some((_, old)) => value.clone_into(old),
         None => env.push((name.to_owned(), value.to_owned())),
     }
-}
-
-/// Variables by which programs find [`CA_BUNDLE`]; for every sandbox that has it.
-#[must_use]
-pub fn ca_env() -> [(&'static str, &'static str); 6] {
-    ["SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO"]
-        .map(|name| (name, CA_BUNDLE))
 }
 
 #[cfg(test)]

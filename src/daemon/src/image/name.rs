@@ -43,6 +43,12 @@ pub(super) fn origins(name: &str, recipes: &[String], registry: &str) -> Result<
     Ok(origins)
 }
 
+/// Whether a file in the recipes directory is a recipe: what the launcher takes as one.
+pub(super) fn is_recipe(name: &str) -> bool {
+    let head = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    head && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-'))
+}
+
 /// Whether the first component of a name is a host: it has a dot or a port, or is `localhost`.
 fn names_registry(name: &str) -> bool {
     name.split_once('/').is_some_and(|(host, _)| host == "localhost" || host.contains(['.', ':']))

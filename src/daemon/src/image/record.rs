@@ -22,7 +22,7 @@ const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 /// How an image came to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub(super) enum Kind {
     /// Pulled from a registry.
     Pulled,
     /// Made by a recipe.
@@ -47,6 +47,8 @@ pub(super) struct Record {
     pub(super) user: User,
     /// Unix seconds.
     pub(super) created: u64,
+    /// Bytes of its files, all layers.
+    pub(super) size: u64,
     /// The runtime that it was built for.
     pub(super) alias: Option<String>,
 }
@@ -55,7 +57,7 @@ impl Record {
     pub(super) fn new(key: String, kind: Kind, digest: String) -> Self {
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let user = User { uid: 0, gid: 0, home: "/root".to_owned() };
-        Self { version: VERSION, key, kind, digest, layers: Vec::new(), env: Vec::new(), user, created, alias: None }
+        Self { version: VERSION, key, kind, digest, layers: Vec::new(), env: Vec::new(), user, created, size: 0, alias: None }
     }
 
     fn ready(&self) -> ReadyImage {
@@ -168,7 +170,7 @@ mod tests {
     use std::path::Path;
 
     fn open(path: &Path) -> Store {
-        Store::open(std::fs::File::open(path).unwrap().into()).unwrap()
+        Store::open(path).unwrap()
     }
 
     fn record(key: &str, layer: &str) -> Record {

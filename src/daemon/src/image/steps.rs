@@ -10,7 +10,8 @@ use wire::id::{InvalidId, LayerId};
 use crate::catalog::{Definition, PackageManager};
 
 use super::record::hex;
-use super::{Account, VENV};
+use super::VENV;
+use super::options::Account;
 
 /// Raised when a script changes what it makes.
 const VERSION: &str = "sandboxd-build-v1";
@@ -209,9 +210,13 @@ mod tests {
         }
     }
 
+    fn account() -> Account {
+        crate::image::Options::default().account()
+    }
+
     fn layers(definition: &Definition) -> Vec<LayerId> {
         let mut parent = LayerId::parse(&"0".repeat(64)).unwrap();
-        let steps = steps(definition, &Account::default());
+        let steps = steps(definition, &account());
         steps.iter().map(|step| { parent = step.layer(&parent).unwrap(); parent.clone() }).collect()
     }
 
@@ -228,12 +233,12 @@ mod tests {
 
     #[test]
     fn the_tag_is_of_the_whole_definition() {
-        let account = Account::default();
+        let account = account();
         let mut changed = definition(&["a"], &["x"]);
         let tags: Vec<String> = [
             tag(&changed, &account),
             tag(&definition(&["a"], &["y"]), &account),
-            tag(&changed, &Account { uid: 7, ..Account::default() }),
+            tag(&changed, &Account { uid: 7, ..account.clone() }),
             { changed.env_vars.insert("A".into(), "1".into()); tag(&changed, &account) },
         ]
         .into();
@@ -245,7 +250,7 @@ mod tests {
     #[test]
     fn what_the_operator_wrote_is_an_argument_never_part_of_a_script() {
         let hostile = "$(touch /tmp/x); `id`";
-        for step in steps(&definition(&[hostile], &[hostile]), &Account::default()) {
+        for step in steps(&definition(&[hostile], &[hostile]), &account()) {
             assert!(!step.argv[2].contains("touch"), "{}", step.argv[2]);
         }
     }

@@ -1,0 +1,87 @@
+//! How images are had: what the operator decides.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where the launcher puts the operator's certificates in every sandbox.
+pub const CA_BUNDLE: &str = "/etc/sandboxd/ca-certificates.crt";
+
+/// How images are had.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The image store, an existing directory of this process's own.
+    pub dir: PathBuf,
+    /// Names of the recipes that the launcher can run; what is no recipe's name is ignored.
+    pub recipes: Vec<String>,
+    /// Registry of names without one, `HOST[:PORT]`.
+    pub registry: String,
+    /// Tried before that registry, in order, `HOST[:PORT]`.
+    pub mirrors: Vec<String>,
+    /// Registries and mirrors that are spoken to without TLS.
+    pub insecure_registries: Vec<String>,
+    /// Credentials for registries, a file in docker's format; it need not exist.
+    pub auth_file: Option<PathBuf>,
+    /// A file of certificates that the launcher puts at [`CA_BUNDLE`].
+    pub ca_bundle: Option<PathBuf>,
+    /// Id of the user of built images, and of its group.
+    pub sandbox_uid: u32,
+    /// Variables of build steps: an index of packages, a proxy.
+    pub build_env: BTreeMap<String, String>,
+    /// Deadline of one step of a build.
+    pub step_timeout: Duration,
+    /// Deadline of a whole build.
+    pub build_timeout: Duration,
+    /// Deadline of a whole pull.
+    pub pull_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::from("/var/lib/sandboxd/images"),
+            recipes: Vec::new(),
+            registry: "docker.io".to_owned(),
+            mirrors: Vec::new(),
+            insecure_registries: Vec::new(),
+            auth_file: None,
+            ca_bundle: None,
+            sandbox_uid: 10_001,
+            build_env: BTreeMap::new(),
+            step_timeout: Duration::from_secs(900),
+            build_timeout: Duration::from_secs(1800),
+            pull_timeout: Duration::from_secs(1800),
+        }
+    }
+}
+
+impl Options {
+    pub(super) fn account(&self) -> Account {
+        Account { name: "agent".to_owned(), uid: self.sandbox_uid, gid: self.sandbox_uid }
+    }
+}
+
+/// The user of built images.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Account {
+    /// Its name.
+    pub(super) name: String,
+    /// Its id, 1 to 65535.
+    pub(super) uid: u32,
+    /// Its group.
+    pub(super) gid: u32,
+}
+
+impl Account {
+    /// Its home directory.
+    pub(super) fn home(&self) -> String {
+        format!("/home/{}", self.name)
+    }
+}
+
+/// Variables by which programs find [`CA_BUNDLE`]; for every sandbox that has it.
+#[must_use]
+pub fn ca_env() -> [(&'static str, &'static str); 6] {
+    ["SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO"]
+        .map(|name| (name, CA_BUNDLE))
+}
