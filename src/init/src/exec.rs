@@ -176,7 +176,7 @@ impl Request {
         sys::become_user(self.uid, self.gid)?;
         // Until exec this memory is a copy of the init's, and from here to there a process of the sandbox user.
         // Capabilities go last: while this process has more than its user's others, they cannot look in.
-        sys::undumpable()?;
+        sys::set_dumpable(false)?;
         sys::set_capabilities(keep)
     }
 }

@@ -10,7 +10,7 @@
 //!                        └─ cgroup.events of a run whose main process is gone ── Emptied
 //! ```
 //!
-//! Commands cannot harm it: it has a user of its own inside the sandbox, is not dumpable, is PID 1 (so
+//! Commands cannot harm it: it has a user of its own inside the sandbox, is PID 1 (so
 //! that no signal from inside has an effect, and all are blocked), is outside of their cgroup limits, takes nothing from
 //! them but exit statuses, and does at most a bounded amount of work for any of them in a turn.
 //!

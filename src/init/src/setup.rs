@@ -111,8 +111,10 @@ fn drop_privilege(build: bool) -> Result<(), Failed> {
     sys::keep_capabilities().map_err(&step)?;
     sys::become_user(INIT_ID, INIT_ID).map_err(&step)?;
     sys::set_capabilities(kept).map_err(failed("keep the capabilities that the init needs"))?;
-    // After the change of user, which undoes it.
-    sys::undumpable().map_err(&step)?;
+    // Dumpable again after the change of user, so that /proc/1 belongs to the init's own user. It
+    // would be user 0's otherwise, and a command of user 0 could write its oom_score_adj. Nobody else has this
+    // user, and looking into memory takes more than that: every capability that the init has.
+    sys::set_dumpable(true).map_err(&step)?;
     // In a build set-uid programs work.
     if build { Ok(()) } else { sys::no_new_privileges().map_err(&step) }
 }

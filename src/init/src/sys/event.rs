@@ -1,7 +1,7 @@
 //! Waiting: epoll(7) and signalfd(2).
 
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
@@ -105,9 +105,13 @@ impl Signals {
     /// # Errors
     /// Those of signalfd(2).
     pub fn new() -> Result<Self> {
-        let mut set = empty_set();
-        // SAFETY: `set` is a valid set.
-        unsafe { libc::sigaddset(&raw mut set, libc::SIGCHLD) };
+        // SAFETY: a sigset_t of zeroes is valid memory for sigemptyset, which makes it a set.
+        let set = unsafe {
+            let mut set = mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGCHLD);
+            set
+        };
         // SAFETY: `set` lives for the duration of the call.
         let fd = check(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
         // SAFETY: a new descriptor, ours alone.
@@ -116,7 +120,6 @@ impl Signals {
 
     /// The descriptor to watch.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        use std::os::fd::AsFd;
         self.0.as_fd()
     }
 
@@ -127,13 +130,13 @@ impl Signals {
     }
 }
 
-fn empty_set() -> libc::sigset_t {
-    // SAFETY: a sigset_t of zeroes is valid memory for sigemptyset, which makes it a set.
-    unsafe {
-        let mut set = mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        set
-    }
+/// A signal set as the kernel has it: bit n for signal n + 1. The C library's own calls leave out the signals that it
+/// keeps for itself, which a launcher may yet have ignored or blocked.
+fn set_mask(mask: u64) -> Result<()> {
+    let size = size_of::<u64>();
+    let old = ptr::null_mut::<u64>();
+    // SAFETY: `mask` is of the size given and lives; no old set is asked for.
+    check(unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, old, size) }).map(drop)
 }
 
 /// Blocks every signal and gives each its default action, so that children need only [`unblock_signals`].
@@ -141,15 +144,14 @@ fn empty_set() -> libc::sigset_t {
 /// # Errors
 /// Those of sigprocmask(2).
 pub fn block_signals() -> Result<()> {
-    let mut set = empty_set();
-    // SAFETY: `set` is a valid set and lives; no handler is installed, so none can run at a bad time.
-    unsafe {
-        libc::sigfillset(&raw mut set);
-        check(libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut()))?;
-        for signal in 1..=libc::SIGRTMAX() {
-            // Fails for SIGKILL, SIGSTOP and those that the C library keeps: their action is the default one.
-            libc::signal(signal, libc::SIG_DFL);
-        }
+    set_mask(u64::MAX)?;
+    // The kernel's sigaction is four words at most, and zeroes mean SIG_DFL without flags.
+    let default = [0_u64; 4];
+    let (old, size) = (ptr::null_mut::<u64>(), size_of::<u64>());
+    for signal in 1..=64 {
+        // SAFETY: the action lives and is as long as the kernel reads. No handler is installed by it, and that of
+        // the runtime for stack overflows only explains a crash. Fails for SIGKILL and SIGSTOP, which have no other action.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, size) };
     }
     Ok(())
 }
@@ -159,7 +161,5 @@ pub fn block_signals() -> Result<()> {
 /// # Errors
 /// Those of sigprocmask(2).
 pub fn unblock_signals() -> Result<()> {
-    let set = empty_set();
-    // SAFETY: `set` is a valid set and lives.
-    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut()) }).map(drop)
+    set_mask(0)
 }

@@ -19,7 +19,7 @@ pub use file::{
 };
 pub use privilege::{
     Capabilities, become_user, clear_ambient, drop_bounding, file_limits, install_filter, keep_capabilities,
-    no_new_privileges, set_capabilities, set_file_limits, undumpable,
+    no_new_privileges, set_capabilities, set_dumpable, set_file_limits,
 };
 pub use process::{Fork, Reaped, SharedCells, Strings, execute, exit_now, fork_into, kill, new_session, set_umask, wait_any};
 pub use socket::{accept, loopback_up, receive, send};

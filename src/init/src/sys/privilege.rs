@@ -140,12 +140,13 @@ pub fn become_user(uid: u32, gid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Hides memory and /proc files of this process from its own user, until it executes another program.
+/// Who owns the /proc files of this process until it executes another program: its own user,
+/// or (not dumpable) user 0 of its user namespace, and then not even its own user may look into its memory.
 ///
 /// # Errors
 /// Those of prctl(2).
-pub fn undumpable() -> Result<()> {
-    prctl(libc::PR_SET_DUMPABLE, 0, 0).map(drop)
+pub fn set_dumpable(dumpable: bool) -> Result<()> {
+    prctl(libc::PR_SET_DUMPABLE, dumpable.into(), 0).map(drop)
 }
 
 /// Makes exec gain nothing, now and in every descendant.
