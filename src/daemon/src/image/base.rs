@@ -38,7 +38,7 @@ pub(super) async fn bootstrap(inner: &Arc<Inner>, key: String, recipe: String) -
 /// Fetch an image from its registry, unpack what is new of it and record it.
 pub(super) async fn pull(inner: &Arc<Inner>, key: String, reference: &Reference) -> Result<Entry, ImageError> {
     let image = reference.to_string();
-    let fetched = pull::fetch(&inner.options, &inner.store, reference)
+    let fetched = pull::fetch(&inner.settings, &inner.store, reference)
         .await
         .map_err(|source| ImageError::Pull { reference: image.clone(), source })?;
     for layer in &fetched.layers {

@@ -49,7 +49,7 @@ pub(super) async fn build(inner: Arc<Inner>, alias: String, definition: Definiti
     let layers = build.layers(&base.record, &definition).await?;
     let mut record = Record::new(key, Kind::Built, tag.clone());
     record.env = build.env(&base.record, &definition, &layers)?;
-    record.user = User { uid: inner.options.account().uid, gid: inner.options.account().gid, home: inner.options.account().home() };
+    record.user = User { uid: inner.settings.account.uid, gid: inner.settings.account.gid, home: inner.settings.account.home() };
     record.layers = layers;
     record.alias = Some(alias.clone());
     Ok(inner.put(record).await?)
@@ -63,7 +63,7 @@ pub(super) fn build_key(tag: &str) -> String {
 impl Build<'_> {
     /// Make every layer that is missing; the whole stack, topmost first.
     async fn layers(&self, base: &Record, definition: &Definition) -> Result<Vec<LayerId>, ImageError> {
-        let steps = steps::steps(definition, &self.inner.options.account());
+        let steps = steps::steps(definition, &self.inner.settings.account);
         let count = base.layers.len() + steps.len();
         if count > MAX_LAYERS {
             return Err(ImageError::Layers { image: self.alias.to_owned(), count });
@@ -118,13 +118,13 @@ impl Build<'_> {
 
     /// What is left of the build's time, at most a step's.
     fn remaining(&self, step: &Step) -> Result<Duration, ImageError> {
-        let options = &self.inner.options;
-        let left = options.build_timeout.saturating_sub(self.started.elapsed());
+        let settings = &self.inner.settings;
+        let left = settings.build_timeout.saturating_sub(self.started.elapsed());
         if left.is_zero() {
-            let seconds = options.build_timeout.as_secs();
+            let seconds = settings.build_timeout.as_secs();
             return Err(ImageError::Deadline { alias: self.alias.to_owned(), seconds, step: step.title.clone() });
         }
-        Ok(left.min(options.step_timeout))
+        Ok(left.min(settings.step_timeout))
     }
 
     /// Append a line to the build's log; the log, for appending more.
@@ -137,15 +137,15 @@ impl Build<'_> {
 
     /// Environment of a step, which runs as root: the base's, what makes package managers quiet, the operator's.
     fn step_env(&self, base: &Record) -> Vec<(String, String)> {
-        let options = &self.inner.options;
+        let settings = &self.inner.settings;
         let mut env = vec![("PATH".to_owned(), DEFAULT_PATH.to_owned())];
         base.env.iter().for_each(|(name, value)| set(&mut env, name, value));
         set(&mut env, "HOME", "/root");
         set(&mut env, "DEBIAN_FRONTEND", "noninteractive");
-        if options.ca_bundle.is_some() {
+        if settings.extra_ca_certs {
             ca_env().iter().for_each(|(name, value)| set(&mut env, name, value));
         }
-        options.build_env.iter().for_each(|(name, value)| set(&mut env, name, value));
+        settings.build_env.iter().for_each(|(name, value)| set(&mut env, name, value));
         env
     }
 

@@ -72,8 +72,8 @@ fn machine(root: &Path) -> Arc<Pretend> {
 }
 
 fn images(root: &Path, machine: &Arc<Pretend>) -> Images {
-    let options = Options { dir: root.to_owned(), recipes: vec!["tiny".into(), "_part".into()], ..Options::default() };
-    Images::open(options, machine.clone()).unwrap()
+    let settings = Settings { recipes: vec!["tiny".into(), "_part".into()], ..Settings::default() };
+    Images::open(std::fs::File::open(root).unwrap().into(), machine.clone(), settings).unwrap()
 }
 
 fn runtimes(commands: &[&str]) -> Vec<Arc<Runtime>> {
@@ -102,7 +102,7 @@ async fn one_build_for_all_who_want_it_and_nobody_who_leaves_stops_it() {
     while steps(&machine, "wait") == 0 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!(images.list(std::slice::from_ref(&runtime))[0].state, "building");
+    assert_eq!(images.overview(std::slice::from_ref(&runtime))[0].state, "building");
     first.abort();
     let others: Vec<_> = (0..4).map(|_| wait(images.clone(), runtime.clone())).collect();
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -115,7 +115,7 @@ async fn one_build_for_all_who_want_it_and_nobody_who_leaves_stops_it() {
     }
     assert_eq!((steps(&machine, "wait"), steps(&machine, "same")), (1, 1));
     assert_eq!(machine.asked().iter().filter(|a| *a == "bootstrap tiny").count(), 1);
-    let listed = images.list(std::slice::from_ref(&runtime));
+    let listed = images.overview(std::slice::from_ref(&runtime));
     let states: Vec<_> = listed.iter().map(|i| (i.reference.as_str(), i.state.as_str(), i.runtimes.len())).collect();
     assert_eq!(states, [(images.ready(&runtime).unwrap().tag.as_str(), "ready", 1), ("tiny", "ready", 0)]);
 }
@@ -130,7 +130,7 @@ async fn a_failed_step_is_named_with_its_output_and_poisons_nothing() {
     assert_eq!(error, "build r0: setup command 2 of 2 (fail) exited with status 7: output of fail");
     let log = images.log(&both[0]).unwrap().unwrap();
     assert!(log.contains("== setup command 1 of 2 (same)") && log.contains("output of same") && log.contains("exited with status 7"), "{log}");
-    let listed = images.list(&both);
+    let listed = images.overview(&both);
     let failed = listed.iter().find(|image| image.runtimes == ["r0"]).unwrap();
     assert_eq!((failed.state.as_str(), failed.error.as_deref()), ("failed", Some(error.as_str())));
 
@@ -173,13 +173,12 @@ async fn a_ready_made_image_takes_the_variables_of_its_runtime() {
 #[tokio::test]
 async fn a_registry_that_is_not_there_is_an_error_with_its_cause() {
     let root = tempfile::tempdir().unwrap();
-    let options = Options {
-        dir: root.path().to_owned(),
+    let settings = Settings {
         registry: "127.0.0.1:1".into(),
         insecure_registries: vec!["127.0.0.1:1".into()],
-        ..Options::default()
+        ..Settings::default()
     };
-    let images = Images::open(options, machine(root.path())).unwrap();
+    let images = Images::open(std::fs::File::open(root.path()).unwrap().into(), machine(root.path()), settings).unwrap();
     let catalogue = Catalogue::parse("c.json", r#"[{"alias": "a", "image": "team/image:1"}]"#).unwrap();
     let error = images.ensure(&catalogue.runtimes()[0]).await.unwrap_err();
     assert_eq!(error.to_string(), "pull 127.0.0.1:1/team/image:1");

@@ -14,7 +14,7 @@ use super::{Images, Inner, build};
 impl Images {
     /// Every image that the runtimes need, whatever its state, and every other that is here; by reference.
     #[must_use]
-    pub fn list(&self, runtimes: &[Arc<Runtime>]) -> Vec<ImageInfo> {
+    pub fn overview(&self, runtimes: &[Arc<Runtime>]) -> Vec<ImageInfo> {
         let mut wanted: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for runtime in runtimes {
             wanted.entry(self.0.key(runtime)).or_default().push(runtime.alias.clone());
@@ -24,6 +24,39 @@ impl Images {
         }
         let under_way = self.0.flights.keys();
         wanted.into_iter().map(|(key, aliases)| self.0.info(&key, aliases, &under_way)).collect()
+    }
+}
+
+/// One image that is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// `registry/REFERENCE`, `recipe/NAME` or `build/DIGEST`.
+    pub key: String,
+    /// What identifies its content.
+    pub digest: String,
+    /// Its layers, topmost first.
+    pub layers: Vec<wire::id::LayerId>,
+    /// When it was made, Unix seconds.
+    pub created: u64,
+}
+
+impl Images {
+    /// Every image that is here, by key.
+    #[must_use]
+    pub fn list(&self) -> Vec<Listed> {
+        let listed = |record: Arc<Record>| Listed {
+            key: record.key.clone(),
+            digest: record.digest.clone(),
+            layers: record.layers.clone(),
+            created: record.created,
+        };
+        self.0.records.all().into_iter().map(listed).collect()
+    }
+
+    /// Keys of the images that are being prepared.
+    #[must_use]
+    pub fn jobs(&self) -> Vec<String> {
+        self.0.flights.keys()
     }
 }
 

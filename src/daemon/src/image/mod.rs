@@ -23,7 +23,7 @@ mod log;
 mod machine;
 mod manifest;
 mod name;
-mod options;
+mod settings;
 mod pull;
 mod record;
 mod size;
@@ -32,6 +32,7 @@ mod store;
 mod user;
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
@@ -43,7 +44,7 @@ pub use error::{ImageError, PullError, StoreError};
 pub use log::{MAX_STEP_LOG, StepLog};
 pub use machine::{BuildStep, Machine, MachineError, MachineFuture, StepEnd, Unpacked};
 pub use manifest::ManifestError;
-pub use options::{CA_BUNDLE, Options, ca_env};
+pub use settings::{Account, CA_BUNDLE, Settings, ca_env};
 pub use user::UserError;
 
 use flight::Flights;
@@ -88,7 +89,7 @@ pub(crate) struct Inner {
     store: Store,
     records: Records,
     machine: Arc<dyn Machine>,
-    options: Options,
+    settings: Settings,
     flights: Flights<Result<Entry, SharedError>>,
     /// Why the last job of a key failed, until the next one is done.
     failures: Mutex<HashMap<String, SharedError>>,
@@ -97,19 +98,19 @@ pub(crate) struct Inner {
 }
 
 impl Images {
-    /// Take the image store: make its directories, sweep it, read what is recorded in it. Blocks.
+    /// Take the directory of the image store: make what is missing in it, sweep it, read what is recorded. Blocks.
     ///
     /// # Errors
-    /// [`ImageError::Store`] when the directory cannot be used.
-    pub fn open(mut options: Options, machine: Arc<dyn Machine>) -> Result<Self, ImageError> {
-        options.recipes.retain(|name| name::is_recipe(name));
-        let store = Store::open(&options.dir)?;
+    /// [`StoreError`] when the directory cannot be used.
+    pub fn open(directory: OwnedFd, machine: Arc<dyn Machine>, mut settings: Settings) -> Result<Self, StoreError> {
+        settings.recipes.retain(|name| name::is_recipe(name));
+        let store = Store::open(directory)?;
         let records = Records::load(&store)?;
         Ok(Self(Arc::new(Inner {
             store,
             records,
             machine,
-            options,
+            settings,
             flights: Flights::new(),
             failures: Mutex::new(HashMap::new()),
             builds: Semaphore::new(1),
@@ -162,11 +163,11 @@ impl Images {
 
 impl Inner {
     fn tag(&self, definition: &Definition) -> String {
-        steps::tag(definition, &self.options.account())
+        steps::tag(definition, &self.settings.account)
     }
 
     fn origins(&self, name: &str) -> Result<Vec<Origin>, ImageError> {
-        name::origins(name, &self.options.recipes, &self.options.registry)
+        name::origins(name, &self.settings.recipes, &self.settings.registry)
     }
 
     /// The image of this name if it is here.

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use wire::id::LayerId;
 use wire::launch::Compression;
 
-use super::Options;
+use super::Settings;
 use super::auth::credentials;
 use super::error::{PullError, StoreError};
 use super::manifest::{self, Blob, Config, Document, MAX_DOCUMENT, Manifest};
@@ -47,29 +47,29 @@ pub(super) struct Layer {
 }
 
 /// Fetch the image: from the mirrors of the default registry first, then from the registry itself.
-pub(super) async fn fetch(options: &Options, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
-    let limit = options.pull_timeout;
+pub(super) async fn fetch(settings: &Settings, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
+    let limit = settings.pull_timeout;
     let deadline = PullError::Deadline { seconds: limit.as_secs() };
-    tokio::time::timeout(limit, fetch_anywhere(options, store, reference)).await.unwrap_or(Err(deadline))
+    tokio::time::timeout(limit, fetch_anywhere(settings, store, reference)).await.unwrap_or(Err(deadline))
 }
 
-async fn fetch_anywhere(options: &Options, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
-    if reference.registry() == options.registry {
-        for mirror in &options.mirrors {
+async fn fetch_anywhere(settings: &Settings, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
+    if reference.registry() == settings.registry {
+        for mirror in &settings.mirrors {
             let mut mirrored = reference.clone();
             mirrored.set_mirror_registry(mirror.clone());
-            match fetch_from(options, store, &mirrored).await {
+            match fetch_from(settings, store, &mirrored).await {
                 Ok(fetched) => return Ok(fetched),
                 Err(error) => tracing::warn!(mirror, %reference, %error, "mirror did not give the image, going on"),
             }
         }
     }
-    fetch_from(options, store, reference).await
+    fetch_from(settings, store, reference).await
 }
 
-async fn fetch_from(options: &Options, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
-    let puller = Puller { client: client(options)?, store, reference };
-    let auth = credentials(options.auth_file.as_deref(), reference.resolve_registry())?;
+async fn fetch_from(settings: &Settings, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
+    let puller = Puller { client: client(settings)?, store, reference };
+    let auth = credentials(settings.auth_file.as_deref(), reference.resolve_registry())?;
     let (manifest, digest) = puller.manifest(&auth).await?;
     let config = puller.config(&manifest).await?;
     let mut layers = Vec::with_capacity(manifest.layers.len());
@@ -83,11 +83,11 @@ async fn fetch_from(options: &Options, store: &Store, reference: &Reference) -> 
 }
 
 /// A client of its own for each pull, so that credentials and certificates are those of now.
-fn client(options: &Options) -> Result<Client, PullError> {
+fn client(settings: &Settings) -> Result<Client, PullError> {
     // Fails when it is installed already, which is what is wanted.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let config = ClientConfig {
-        protocol: ClientProtocol::HttpsExcept(options.insecure_registries.clone()),
+        protocol: ClientProtocol::HttpsExcept(settings.insecure_registries.clone()),
         connect_timeout: Some(CONNECT_TIMEOUT),
         read_timeout: Some(READ_TIMEOUT),
         user_agent: concat!("sandboxd/", env!("CARGO_PKG_VERSION")),

@@ -22,7 +22,7 @@ const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 /// How an image came to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub enum Kind {
     /// Pulled from a registry.
     Pulled,
     /// Made by a recipe.
@@ -170,7 +170,7 @@ mod tests {
     use std::path::Path;
 
     fn open(path: &Path) -> Store {
-        Store::open(path).unwrap()
+        Store::open(std::fs::File::open(path).unwrap().into()).unwrap()
     }
 
     fn record(key: &str, layer: &str) -> Record {

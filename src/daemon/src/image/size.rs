@@ -72,7 +72,7 @@ mod tests {
         std::fs::write(directory.join("b/c/file"), [0; 1000]).unwrap();
         std::fs::write(directory.join("file"), [0; 24]).unwrap();
         std::os::unix::fs::symlink("/", directory.join("b/link")).unwrap();
-        let store = Store::open(root.path()).unwrap();
+        let store = Store::open(std::fs::File::open(root.path()).unwrap().into()).unwrap();
         assert_eq!(of(&store, &[LayerId::parse(&layer).unwrap()]).unwrap(), 1024);
     }
 }

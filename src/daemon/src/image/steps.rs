@@ -11,7 +11,7 @@ use crate::catalog::{Definition, PackageManager};
 
 use super::record::hex;
 use super::VENV;
-use super::options::Account;
+use super::settings::Account;
 
 /// Raised when a script changes what it makes.
 const VERSION: &str = "sandboxd-build-v1";
@@ -210,13 +210,9 @@ mod tests {
         }
     }
 
-    fn account() -> Account {
-        crate::image::Options::default().account()
-    }
-
     fn layers(definition: &Definition) -> Vec<LayerId> {
         let mut parent = LayerId::parse(&"0".repeat(64)).unwrap();
-        let steps = steps(definition, &account());
+        let steps = steps(definition, &Account::default());
         steps.iter().map(|step| { parent = step.layer(&parent).unwrap(); parent.clone() }).collect()
     }
 
@@ -233,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_tag_is_of_the_whole_definition() {
-        let account = account();
+        let account = Account::default();
         let mut changed = definition(&["a"], &["x"]);
         let tags: Vec<String> = [
             tag(&changed, &account),
@@ -250,7 +246,7 @@ mod tests {
     #[test]
     fn what_the_operator_wrote_is_an_argument_never_part_of_a_script() {
         let hostile = "$(touch /tmp/x); `id`";
-        for step in steps(&definition(&[hostile], &[hostile]), &account()) {
+        for step in steps(&definition(&[hostile], &[hostile]), &Account::default()) {
             assert!(!step.argv[2].contains("touch"), "{}", step.argv[2]);
         }
     }

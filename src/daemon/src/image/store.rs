@@ -12,7 +12,6 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::Path;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +35,7 @@ pub(super) struct Store {
 
 impl Store {
     /// Take the directory `images/`, make what is missing in it and sweep what a crash left.
-    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
-        let root = rustix::fs::open(path, DIRECTORY, Mode::empty()).map_err(|e| StoreError::new("open", path.display().to_string(), e))?;
+    pub(super) fn open(root: OwnedFd) -> Result<Self, StoreError> {
         for name in DIRECTORIES {
             match rustix::fs::mkdirat(&root, name, Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}

@@ -9,9 +9,7 @@ pub const CA_BUNDLE: &str = "/etc/sandboxd/ca-certificates.crt";
 
 /// How images are had.
 #[derive(Debug, Clone)]
-pub struct Options {
-    /// The image store, an existing directory of this process's own.
-    pub dir: PathBuf,
+pub struct Settings {
     /// Names of the recipes that the launcher can run; what is no recipe's name is ignored.
     pub recipes: Vec<String>,
     /// Registry of names without one, `HOST[:PORT]`.
@@ -22,10 +20,10 @@ pub struct Options {
     pub insecure_registries: Vec<String>,
     /// Credentials for registries, a file in docker's format; it need not exist.
     pub auth_file: Option<PathBuf>,
-    /// A file of certificates that the launcher puts at [`CA_BUNDLE`].
-    pub ca_bundle: Option<PathBuf>,
-    /// Id of the user of built images, and of its group.
-    pub sandbox_uid: u32,
+    /// Whether the launcher puts certificates at [`CA_BUNDLE`].
+    pub extra_ca_certs: bool,
+    /// The user of built images.
+    pub account: Account,
     /// Variables of build steps: an index of packages, a proxy.
     pub build_env: BTreeMap<String, String>,
     /// Deadline of one step of a build.
@@ -36,17 +34,16 @@ pub struct Options {
     pub pull_timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for Settings {
     fn default() -> Self {
         Self {
-            dir: PathBuf::from("/var/lib/sandboxd/images"),
             recipes: Vec::new(),
             registry: "docker.io".to_owned(),
             mirrors: Vec::new(),
             insecure_registries: Vec::new(),
             auth_file: None,
-            ca_bundle: None,
-            sandbox_uid: 10_001,
+            extra_ca_certs: false,
+            account: Account::default(),
             build_env: BTreeMap::new(),
             step_timeout: Duration::from_secs(900),
             build_timeout: Duration::from_secs(1800),
@@ -55,27 +52,27 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    pub(super) fn account(&self) -> Account {
-        Account { name: "agent".to_owned(), uid: self.sandbox_uid, gid: self.sandbox_uid }
-    }
-}
-
 /// The user of built images.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Account {
+pub struct Account {
     /// Its name.
-    pub(super) name: String,
+    pub name: String,
     /// Its id, 1 to 65535.
-    pub(super) uid: u32,
+    pub uid: u32,
     /// Its group.
-    pub(super) gid: u32,
+    pub gid: u32,
 }
 
 impl Account {
     /// Its home directory.
     pub(super) fn home(&self) -> String {
         format!("/home/{}", self.name)
+    }
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self { name: "agent".to_owned(), uid: 10_001, gid: 10_001 }
     }
 }
 
