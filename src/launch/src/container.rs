@@ -26,9 +26,6 @@ use crate::spec;
 use crate::store::Store;
 use crate::{subprocess, sys};
 
-/// Lowest score there is: the kernel ends a sandbox's init last (proc(5), oom_score_adj).
-const OOM_FLOOR: &str = "-1000";
-
 /// Measures consecutive parts of a launch.
 struct Clock {
     last: Instant,
@@ -111,7 +108,7 @@ fn contain(launch: &Launch<'_>, cgroup: &SandboxCgroup, sources: &Sources, cgrou
     let mut clock = Clock::start();
     rustix::thread::move_into_link_name_space(cgroup_ns.as_fd(), Some(LinkNameSpaceType::ControlGroup))
         .step(|| "enter the cgroup namespace")?;
-    lower_oom_score();
+    set_oom_score()?;
     rootfs::enter(sources, launch.plan, launch.config)?;
     clock.mark("rootfs");
     write_bundle(launch)?;
@@ -133,11 +130,14 @@ fn contain(launch: &Launch<'_>, cgroup: &SandboxCgroup, sources: &Sources, cgrou
     Ok(clock.phases)
 }
 
-/// Best effort: a host may keep the right to do this from its root (`CAP_SYS_RESOURCE`).
-fn lower_oom_score() {
-    if let Ok(fd) = rustix::fs::open("/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
-        let _ = rustix::io::write(fd, OOM_FLOOR.as_bytes());
-    }
+/// Whatever the launcher's is: no sandbox is spared at the host's expense. The init raises that of its commands, and a
+/// command could go back to the lowest that a privileged process ever set, so nothing lower is set here.
+fn set_oom_score() -> Result<()> {
+    let step = || "write oom_score_adj";
+    let path = "/proc/self/oom_score_adj";
+    let fd = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).step(step)?;
+    rustix::io::write(fd, b"0").step(step)?;
+    Ok(())
 }
 
 fn write_bundle(launch: &Launch<'_>) -> Result<()> {

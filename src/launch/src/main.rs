@@ -75,6 +75,7 @@ fn run() -> Outcome<()> {
     let store = store::Store::open(&config)?;
     let cgroups = cgroup::CgroupRoot::open(&config)?;
     store.discard_staged(None)?;
+    store.discard_bootstraps(None)?;
     cgroups.sweep()?;
     let signals = sys::signal_fd(&[libc::SIGTERM, libc::SIGINT])?;
     let listener = match inherited {

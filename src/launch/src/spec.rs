@@ -16,18 +16,25 @@ use wire::launch::{IDS_PER_SANDBOX, Kind, Network, Plan};
 /// Open files of a command, unless the host allows fewer.
 const MAX_FILES: u64 = 65_536;
 
-/// What PID 1 needs: to become any user of the sandbox, to end any process of it, to bring the loopback device up, to
-/// give its capabilities up.
-const INIT_CAPABILITIES: [Capability; 5] =
-    [Capability::Kill, Capability::NetAdmin, Capability::Setgid, Capability::Setpcap, Capability::Setuid];
-/// What a build's steps may do beside ([`wire::init::BUILD_CAPABILITIES`]).
+/// What PID 1 needs: to become any user of the sandbox, to end any process of it, to write its cgroup's files as another
+/// user than root, to bring the loopback device up, to give its capabilities up.
+const INIT_CAPABILITIES: [Capability; 6] = [
+    Capability::DacOverride,
+    Capability::Kill,
+    Capability::NetAdmin,
+    Capability::Setgid,
+    Capability::Setpcap,
+    Capability::Setuid,
+];
+/// And in a build: what steps may do ([`wire::init::BUILD_CAPABILITIES`]), and to filter their system calls without
+/// `no_new_privs`.
 const BUILD_CAPABILITIES: [Capability; 7] = [
     Capability::Chown,
-    Capability::DacOverride,
     Capability::Fowner,
     Capability::Fsetid,
     Capability::Mknod,
     Capability::Setfcap,
+    Capability::SysAdmin,
     Capability::SysChroot,
 ];
 

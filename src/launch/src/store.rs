@@ -7,6 +7,7 @@
 //!   sessions/ID/{upper,work}     write layers
 //!   workspaces/ID/workspace      made by the service, its own
 //!   cache/build/{pip,npm,apt,cargo}
+//!   bootstrap/RECIPE@…           what a recipe works in; swept at start
 //!   .trash/                      renamed here first, deleted behind the answer
 //! ```
 //! No name that came in a message is ever resolved through a link, nor out of these directories.
@@ -36,6 +37,8 @@ pub struct Store {
     pub workspaces: OwnedFd,
     /// `cache/build`.
     pub cache: OwnedFd,
+    /// `bootstrap`.
+    pub bootstrap: OwnedFd,
     /// `.trash`.
     pub trash: OwnedFd,
 }
@@ -81,6 +84,7 @@ impl Store {
             sessions: ensure_dir(&root, "sessions", 0o711, (0, 0))?,
             workspaces,
             cache,
+            bootstrap: ensure_dir(&root, "bootstrap", 0o700, (0, 0))?,
             trash: ensure_dir(&root, ".trash", 0o700, (0, 0))?,
         })
     }
@@ -154,18 +158,40 @@ impl Store {
         }
     }
 
-    /// Discard every staged directory, or those of one layer: what an interrupted unpacking left.
+    /// Make a directory for `recipe` to work in; its name and itself.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn bootstrap_dir(&self, recipe: &str) -> Result<(String, OwnedFd)> {
+        let name = format!("{recipe}@{}", unique());
+        let dir = ensure_dir(&self.bootstrap, &name, 0o1777, (0, 0))?;
+        Ok((name, dir))
+    }
+
+    /// Discard the staged directories of one layer, or of all: what an interrupted unpacking left.
     ///
     /// # Errors
     /// The directory cannot be read, or a rename failed.
     pub fn discard_staged(&self, layer: Option<&LayerId>) -> Result<()> {
         let prefix = layer.map_or_else(|| STAGING.to_owned(), |layer| format!("{STAGING}{layer}-"));
-        let dir = rustix::fs::Dir::read_from(&self.layers).step(|| "read images/layers")?;
-        for entry in dir {
-            let entry = entry.step(|| "read images/layers")?;
+        self.discard_prefixed(&self.layers, &prefix)
+    }
+
+    /// Discard the working directories of one recipe, or of all.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or a rename failed.
+    pub fn discard_bootstraps(&self, recipe: Option<&str>) -> Result<()> {
+        let prefix = recipe.map_or_else(String::new, |recipe| format!("{recipe}@"));
+        self.discard_prefixed(&self.bootstrap, &prefix)
+    }
+
+    fn discard_prefixed(&self, dir: &OwnedFd, prefix: &str) -> Result<()> {
+        for entry in rustix::fs::Dir::read_from(dir).step(|| "read what was left")? {
+            let entry = entry.step(|| "read what was left")?;
             let name = entry.file_name().to_string_lossy();
-            if name.starts_with(&prefix) {
-                self.discard(&self.layers, &name)?;
+            if name.starts_with(prefix) && name != "." && name != ".." {
+                self.discard(dir, &name)?;
             }
         }
         Ok(())

@@ -32,6 +32,8 @@ pub enum Key {
     Sandbox(SessionId),
     /// A layer of the store.
     Layer(LayerId),
+    /// A bootstrap recipe.
+    Recipe(String),
 }
 
 /// What `request` works on alone.
@@ -46,7 +48,8 @@ pub fn keys(request: &Request) -> Vec<Key> {
         | Request::RemoveWorkspace { id } => vec![Key::Sandbox(id.clone())],
         Request::Unpack { layer, .. } | Request::RemoveLayer { layer } => vec![Key::Layer(layer.clone())],
         Request::Commit { build, layer } => vec![Key::Sandbox(build.clone()), Key::Layer(layer.clone())],
-        Request::List | Request::Bootstrap { .. } => Vec::new(),
+        Request::Bootstrap { recipe } => vec![Key::Recipe(recipe.clone())],
+        Request::List => Vec::new(),
     }
 }
 
@@ -93,13 +96,13 @@ pub fn discards(request: &Request) -> bool {
         | Request::RemoveLayer { .. }
         | Request::RemoveWorkspace { .. }
         | Request::Unpack { .. }
-        | Request::Commit { .. } => true,
+        | Request::Commit { .. }
+        | Request::Bootstrap { .. } => true,
         Request::Start { .. }
         | Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
-        | Request::List
-        | Request::Bootstrap { .. } => false,
+        | Request::List => false,
     }
 }
 
@@ -141,7 +144,7 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
         Request::Bootstrap { recipe } => {
             let output = descriptor()?;
             check_type(&output, &[FileType::RegularFile, FileType::Fifo, FileType::Socket])?;
-            bootstrap::run(&host.config, recipe, &output)?;
+            bootstrap::run(&host.config, &host.store, recipe, &output)?;
         }
     }
     Ok(Answer::Done)
@@ -153,6 +156,7 @@ pub fn undo(host: &Host, request: &Request) {
     let _ = match request {
         Request::Start { plan } => host.cgroups.remove(&plan.id),
         Request::Unpack { layer, .. } => host.store.discard_staged(Some(layer)),
+        Request::Bootstrap { recipe } => host.store.discard_bootstraps(Some(recipe)),
         Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
@@ -160,8 +164,7 @@ pub fn undo(host: &Host, request: &Request) {
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
-        | Request::RemoveWorkspace { .. }
-        | Request::Bootstrap { .. } => Ok(()),
+        | Request::RemoveWorkspace { .. } => Ok(()),
     };
 }
 
