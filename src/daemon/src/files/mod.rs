@@ -23,6 +23,8 @@
 //!
 //! New files are 0644 and new directories 0755, less the umask: the service sets 022, the sandbox's own.
 //!
+//! [`stored`] looks at the workspace for the platform instead, whether or not there is a sandbox.
+//!
 //! Everything here blocks, on the disk only: FIFOs, leases and devices cannot make it wait.
 
 mod entry;
@@ -35,8 +37,11 @@ mod races;
 mod read;
 mod remove;
 mod resolve;
+#[cfg_attr(not(test), expect(dead_code, reason = "its routes are not served yet"))]
+pub mod stored;
 #[cfg(test)]
 mod testing;
+mod text;
 mod write;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -45,8 +50,6 @@ use wire::id::SessionId;
 
 pub use error::{FileError, Op, Why};
 pub use list::MAX_ENTRIES;
-pub use read::Reading;
-pub use write::PendingWrite;
 
 /// A session's workspace: cheap to open, and good for as long as its directory exists.
 #[derive(Debug)]

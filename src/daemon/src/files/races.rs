@@ -11,7 +11,9 @@ use super::{FileError, Why};
 
 /// Rounds of each race, at least.
 const ROUNDS: usize = 4_000;
-/// Until when both sides must have won at least once.
+/// How often each side must have won before a race is over.
+const WINS: usize = 100;
+/// Until when it must be.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `attack` over and over beside `rounds` rounds of `round`, and further ones until one says that both sides have
@@ -72,7 +74,7 @@ impl Score {
     }
 
     fn both_won(&self) -> bool {
-        self.done > 0 && self.left_to_sandbox > 0
+        self.done >= WINS && self.left_to_sandbox >= WINS
     }
 }
 
@@ -168,7 +170,7 @@ fn a_file_that_becomes_a_fifo_does_not_hold_the_service_up() {
             Err(FileError::NotNative { why: Why::Special, .. }) => seen[1] += 1,
             Err(error) => panic!("{error:?}"),
         }
-        seen.iter().all(|count| *count > 0)
+        seen.iter().all(|count| *count >= WINS)
     };
     race(&fixture, ROUNDS, || exchange(&fixture, "f", "fifo"), round);
 }

@@ -158,13 +158,13 @@ fn open_level(parent: BorrowedFd<'_>, name: CString) -> Result<Level, Errno> {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
+    use std::os::fd::OwnedFd;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::path::Path;
 
     use rustix::fs::{CWD, Mode};
 
-    use super::super::testing::{Fixture, name, unprivileged, why};
+    use super::super::testing::{Fixture, name, tmpfs, unprivileged, why};
     use super::*;
 
     #[test]
@@ -229,31 +229,27 @@ mod tests {
         fixture.assert_outside_untouched();
     }
 
-    /// Makes `depth` nested directories, each with a file and an empty directory next to the next one.
-    fn nest(path: &Path, depth: usize) {
-        let mut dir = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        for _ in 0..depth {
-            for name in ["d", "e"] {
-                rustix::fs::mkdirat(&dir, name, Mode::RWXU).unwrap();
+    /// Makes `depth` nested directories, every hundredth with a file and an empty directory next to the next one.
+    fn nest(mut dir: OwnedFd, depth: usize) {
+        for level in 0..depth {
+            rustix::fs::mkdirat(&dir, "d", Mode::RWXU).unwrap();
+            if level % 100 == 0 {
+                rustix::fs::mkdirat(&dir, "e", Mode::RWXU).unwrap();
+                rustix::fs::openat(&dir, "f", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap();
             }
-            rustix::fs::openat(&dir, "f", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap();
-            dir = rustix::fs::openat(&dir, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+            dir = rustix::fs::openat(&dir, "d", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         }
     }
 
     #[test]
     fn depth_costs_neither_stack_nor_descriptors() {
         let fixture = Fixture::new();
-        std::fs::create_dir(fixture.host("t")).unwrap();
-        nest(&fixture.host("t"), 10_000);
+        let workspace = tmpfs("64m", "20000").unwrap_or(fixture.workspace);
+        workspace.mkdir("/workspace/t").unwrap();
+        nest(open_dir(workspace.root(), "t").unwrap(), 10_000);
         let thread = std::thread::Builder::new().stack_size(64 * 1024);
-        let workspace = fixture.workspace;
-        let workspace = thread
-            .spawn(move || workspace.remove("/workspace/t").map(|()| workspace))
-            .unwrap()
-            .join()
-            .unwrap()
-            .unwrap();
+        let remove = move || workspace.remove("/workspace/t").map(|()| workspace);
+        let workspace = thread.spawn(remove).unwrap().join().unwrap().unwrap();
         assert_eq!(name(workspace.remove("/workspace/t")), "FileNotFoundError");
     }
 

@@ -69,6 +69,15 @@ impl Fixture {
     }
 }
 
+impl Workspace {
+    /// Writes a whole file, as a request does.
+    pub(super) fn write(&self, path: &str, bytes: &[u8], max: u64) -> Result<(), FileError> {
+        let mut pending = self.begin_write(path, max)?;
+        pending.write_all(bytes)?;
+        pending.commit()
+    }
+}
+
 /// A workspace on a file system of its own, of `size` and `inodes` (the root is one); mounted nowhere, so gone with
 /// its descriptor. None without the privilege to make one.
 pub(super) fn tmpfs(size: &str, inodes: &str) -> Option<Workspace> {

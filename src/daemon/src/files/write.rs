@@ -69,16 +69,6 @@ impl Workspace {
         Ok(pending)
     }
 
-    /// Writes `bytes` to the file at `path`; otherwise as [`Workspace::begin_write`].
-    ///
-    /// # Errors
-    /// As [`Workspace::begin_write`] and [`PendingWrite::write_all`].
-    pub fn write(&self, path: &str, bytes: &[u8], max: u64) -> Result<(), FileError> {
-        let mut pending = self.begin_write(path, max)?;
-        pending.write_all(bytes)?;
-        pending.commit()
-    }
-
     /// The mode of what is at `name` if that is a file which the sandbox's user may rewrite; none if nothing is.
     fn mode_to_keep(&self, place: &Place, parent: BorrowedFd<'_>, name: &str) -> Result<Option<Mode>, FileError> {
         let stat = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
