@@ -38,6 +38,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// [`CatalogError`] as for [`Catalogue::read`].
+    #[cfg(test)]
     pub fn parse(origin: &str, text: &str) -> Result<Self, CatalogError> {
         let mut catalogue = Self::default();
         catalogue.add(origin, text)?;

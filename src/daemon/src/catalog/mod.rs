@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use entry::Catalogue;
 pub use runtimes::parse_runtimes;
-pub use size::{InvalidSize, Size};
+pub use size::Size;
 
 /// Most runtimes that one service offers.
 pub const MAX_RUNTIMES: usize = 256;

@@ -27,39 +27,6 @@ impl Images {
     }
 }
 
-/// One image that is here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// `registry/REFERENCE`, `recipe/NAME` or `build/DIGEST`.
-    pub key: String,
-    /// What identifies its content.
-    pub digest: String,
-    /// Its layers, topmost first.
-    pub layers: Vec<wire::id::LayerId>,
-    /// When it was made, Unix seconds.
-    pub created: u64,
-}
-
-impl Images {
-    /// Every image that is here, by key.
-    #[must_use]
-    pub fn list(&self) -> Vec<Listed> {
-        let listed = |record: Arc<Record>| Listed {
-            key: record.key.clone(),
-            digest: record.digest.clone(),
-            layers: record.layers.clone(),
-            created: record.created,
-        };
-        self.0.records.all().into_iter().map(listed).collect()
-    }
-
-    /// Keys of the images that are being prepared.
-    #[must_use]
-    pub fn jobs(&self) -> Vec<String> {
-        self.0.flights.keys()
-    }
-}
-
 impl Inner {
     /// The key under which a runtime's image is, or will be, recorded.
     fn key(&self, runtime: &Runtime) -> String {

@@ -28,6 +28,7 @@ pub trait Machine: Send + Sync + 'static {
     fn run_step(&self, step: BuildStep) -> MachineFuture<'_, StepEnd>;
 
     /// Delete a layer from the store.
+    #[allow(dead_code, reason = "nothing removes images yet")]
     fn remove_layer<'a>(&'a self, layer: &'a LayerId) -> MachineFuture<'a, ()>;
 }
 

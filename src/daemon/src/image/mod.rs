@@ -40,12 +40,10 @@ use wire::id::LayerId;
 
 use crate::catalog::{Definition, Runtime, Source};
 
-pub use error::{ImageError, PullError, StoreError};
-pub use log::{MAX_STEP_LOG, StepLog};
+pub use error::{ImageError, StoreError};
+pub use log::StepLog;
 pub use machine::{BuildStep, Machine, MachineError, MachineFuture, StepEnd, Unpacked};
-pub use manifest::ManifestError;
-pub use settings::{Account, CA_BUNDLE, Settings, ca_env};
-pub use user::UserError;
+pub use settings::{Account, Settings, ca_env};
 
 use flight::Flights;
 use name::Origin;
@@ -150,6 +148,7 @@ impl Images {
     ///
     /// # Errors
     /// [`StoreError`] when it cannot be read.
+    #[allow(dead_code, reason = "no route gives logs out yet")]
     pub fn log(&self, runtime: &Runtime) -> Result<Option<String>, StoreError> {
         use std::io::Read;
         let Source::Build(definition) = &runtime.source else { return Ok(None) };
