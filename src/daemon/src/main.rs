@@ -1,1 +1,77 @@
-fn main() {}
+//! `sandboxd`: rents sandboxes to AI agents, one session each.
+//!
+//! | room | what it does | it does not know |
+//! |---|---|---|
+//! | [`api`] | HTTP: routes, tokens, validation, statuses | SQLite, the launcher |
+//! | [`session`] | admission, state, the sandbox's life, commands | HTTP |
+//! | [`image`] | pulls, bootstraps and builds root file systems | sessions |
+//! | [`catalog`] | the runtimes that are offered | images |
+//! | [`files`] | files of a workspace, off the host | sessions, sandboxes |
+//! | [`runtime`] | clients of `sandboxd-launch` and of each init | what they are asked for |
+//! | [`store`] | SQLite | everything else |
+//! | [`config`] | the settings | what they are for |
+//! | [`serve`] | wires the rooms together and listens | |
+//! | [`dev`] | starts launcher and service for development | |
+
+mod api;
+mod catalog;
+mod config;
+mod dev;
+mod files;
+mod image;
+mod runtime;
+mod serve;
+mod session;
+mod store;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Rents sandboxes to AI agents, one session each.
+#[derive(Debug, Parser)]
+#[command(name = "sandboxd", version, about)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The configuration file; one that is named must exist.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start launcher and service together in the foreground, for development and tests.
+    Dev(dev::Args),
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_env("SANDBOXD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let result = match args.command {
+        Some(Command::Dev(dev)) => dev::run(dev).map_err(|error| chain(&error)),
+        None => serve::run(args.config.as_deref()).map_err(|error| chain(&error)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("sandboxd: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error and its sources, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -18,6 +18,9 @@ const MAX_FILE: u64 = 64 * 1024;
 pub struct Config {
     /// The service's state directory: layers, write layers and workspaces live below it.
     pub state_dir: PathBuf,
+    /// The image store, if not `images` in the state directory. Builds need it on the same file system.
+    #[serde(default)]
+    pub images_dir: Option<PathBuf>,
     /// A directory that exists while the service runs. Private mounts of a launch cover it; nothing is stored there.
     pub runtime_dir: PathBuf,
     /// Where the launcher listens, unless systemd passes it a socket.

@@ -72,7 +72,11 @@ impl Store {
         let root = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .step(|| format!("open the state directory {}", path.display()))?;
         let service = (config.service_uid, config.service_gid);
-        let images = ensure_dir(&root, "images", 0o755, service)?;
+        let images = match &config.images_dir {
+            None => ensure_dir(&root, "images", 0o755, service)?,
+            Some(path) => rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .step(|| format!("open the image store {}", path.display()))?,
+        };
         let workspaces = ensure_dir(&root, "workspaces", 0o711, service)?;
         let cache = ensure_dir(&ensure_dir(&root, "cache", 0o755, (0, 0))?, "build", 0o755, (0, 0))?;
         let disk = config.first_id(0);

@@ -277,7 +277,7 @@ wire_type! {
         pub openapi_url: String,
         /// The dashboard; null when it is off.
         pub ui_url: Option<String>,
-        /// Every route, `METHOD /path`, sorted.
+        /// The paths of every other route, sorted.
         pub endpoints: Vec<String>,
     }
 }

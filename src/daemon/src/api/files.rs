@@ -1,0 +1,142 @@
+//! Files of a session, off the host: with and without a sandbox.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures_util::TryStreamExt;
+use serde::Deserialize;
+use wire::api::{ErrorBody, FileEntry, FilePathRequest, RealpathResponse};
+
+use super::error::ApiError;
+use super::{App, Shared, body};
+use crate::files::{FileError, Workspace};
+use crate::session::Session;
+
+/// Query of `files/write`.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+pub struct Target {
+    /// Absolute path inside the sandbox.
+    path: String,
+}
+
+macro_rules! describe {
+    ($(#[$doc:meta])* $op:literal, $answer:ty, $item:item) => {
+        $(#[$doc])*
+        #[utoipa::path(post, path = concat!("/sessions/{session_id}/files/", $op), tag = "files",
+            params(("session_id" = String, Path)), request_body = FilePathRequest, responses(
+            (status = 200, body = $answer),
+            (status = 400, description = "A path error", body = ErrorBody),
+            (status = 401, body = ErrorBody),
+            (status = 404, description = "No such file, or no such session", body = ErrorBody),
+            (status = 409, description = "The sandbox has to resolve this one", body = ErrorBody)))]
+        $item
+    };
+}
+
+describe!(
+    /// A file's bytes.
+    "read", String,
+    pub async fn read(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Response, ApiError> {
+        let max = app.registry.deps.settings.max_read_bytes;
+        let bytes = operate(&app, &headers, &id, request, move |files, path| files.read(path, max)).await?;
+        let octets = HeaderValue::from_static("application/octet-stream");
+        Ok(([(CONTENT_TYPE, octets)], Bytes::from(bytes)).into_response())
+    }
+);
+
+describe!(
+    /// What a path is.
+    "stat", FileEntry,
+    pub async fn stat(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<FileEntry>, ApiError> {
+        operate(&app, &headers, &id, request, Workspace::stat).await.map(Json)
+    }
+);
+
+describe!(
+    /// A directory's entries, sorted by name.
+    "list", Vec<FileEntry>,
+    pub async fn list(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<Vec<FileEntry>>, ApiError> {
+        operate(&app, &headers, &id, request, Workspace::list).await.map(Json)
+    }
+);
+
+describe!(
+    /// A path with its links resolved.
+    "realpath", RealpathResponse,
+    pub async fn realpath(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<RealpathResponse>, ApiError> {
+        let path = operate(&app, &headers, &id, request, Workspace::realpath).await?;
+        Ok(Json(RealpathResponse { path }))
+    }
+);
+
+describe!(
+    /// Make a directory and its parents.
+    "mkdir", (),
+    pub async fn mkdir(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<StatusCode, ApiError> {
+        operate(&app, &headers, &id, request, Workspace::mkdir).await.map(|()| StatusCode::NO_CONTENT)
+    }
+);
+
+describe!(
+    /// Remove a file, a link itself, or a tree.
+    "remove", (),
+    pub async fn remove(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<StatusCode, ApiError> {
+        operate(&app, &headers, &id, request, Workspace::remove).await.map(|()| StatusCode::NO_CONTENT)
+    }
+);
+
+/// Write the body to a file, creating its parents. Readers see the old content or the new.
+#[utoipa::path(post, path = "/sessions/{session_id}/files/write", tag = "files",
+    params(("session_id" = String, Path), Target), request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses(
+    (status = 204),
+    (status = 400, description = "A path error", body = ErrorBody),
+    (status = 401, body = ErrorBody),
+    (status = 404, body = ErrorBody),
+    (status = 409, description = "The sandbox has to resolve this one, or it is over the limit", body = ErrorBody),
+    (status = 507, description = "No space is left", body = ErrorBody)))]
+pub async fn write(
+    State(app): Shared,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    target: Result<Query<Target>, axum::extract::rejection::QueryRejection>,
+    request: Body,
+) -> Result<StatusCode, ApiError> {
+    let session = native(&app, &headers, &id)?;
+    let Query(Target { path }) = target.map_err(|_| ApiError::field("query", "path", "Field required", "missing"))?;
+    let _activity = session.activity();
+    let max = app.registry.deps.settings.max_read_bytes;
+    let mut pieces = body::pieces(request);
+    let mut pending = session.workspace()?.begin_write(&path, max)?;
+    while let Some(piece) = pieces.try_next().await? {
+        pending.write_all(&piece)?;
+    }
+    pending.commit()?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// One operation on one path. It blocks on the disk only, mostly for microseconds: on the worker
+/// itself, which hands its other tasks over should it take long.
+async fn operate<T: Send>(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    id: &str,
+    request: Body,
+    operation: impl FnOnce(&Workspace, &str) -> Result<T, FileError> + Send,
+) -> Result<T, ApiError> {
+    let session = native(app, headers, id)?;
+    let request: FilePathRequest = body::json(request, body::JSON_MAX).await?;
+    let _activity = session.activity();
+    let files = session.workspace()?;
+    Ok(tokio::task::block_in_place(|| operation(files, &request.path))?)
+}
+
+fn native(app: &Arc<App>, headers: &HeaderMap, id: &str) -> Result<Arc<Session>, ApiError> {
+    let session = app.session(headers, id)?;
+    if app.registry.deps.settings.native_files { Ok(session) } else { Err(ApiError::FilesOff) }
+}

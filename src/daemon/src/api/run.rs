@@ -1,0 +1,69 @@
+//! Running and stopping commands.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use wire::api::{ErrorBody, RunRequest, RunResponse};
+use wire::id::RunId;
+
+use super::error::ApiError;
+use super::{Shared, body};
+
+/// Run one command and wait for its end.
+#[utoipa::path(post, path = "/sessions/{session_id}/run", tag = "commands",
+    params(("session_id" = String, Path)), request_body = RunRequest, responses(
+    (status = 200, body = RunResponse),
+    (status = 401, body = ErrorBody),
+    (status = 404, body = ErrorBody),
+    (status = 410, description = "The sandbox ended under the command", body = ErrorBody),
+    (status = 422, body = ErrorBody),
+    (status = 429, description = "Too many commands run, or there is no room to wake the session", body = ErrorBody)))]
+pub async fn run(
+    State(app): Shared,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    request: Body,
+) -> Result<Json<RunResponse>, ApiError> {
+    let session = app.session(&headers, &id)?;
+    let request: RunRequest = body::json(request, body::RUN_MAX).await?;
+    check(&request)?;
+    Ok(Json(app.registry.run(&session, request).await?))
+}
+
+/// Stop a run with everything that it has started. One that is over is none to stop.
+#[utoipa::path(post, path = "/sessions/{session_id}/runs/{run_id}/stop", tag = "commands",
+    params(("session_id" = String, Path), ("run_id" = String, Path)), responses(
+    (status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 422, body = ErrorBody)))]
+pub async fn stop(
+    State(app): Shared,
+    headers: HeaderMap,
+    Path((id, run)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    let session = app.session(&headers, &id)?;
+    let run = RunId::parse(&run)
+        .map_err(|e| ApiError::field("path", "run_id", e.to_string(), "string_pattern_mismatch"))?;
+    app.registry.stop(&session, run).await;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What the types do not say of a command.
+fn check(request: &RunRequest) -> Result<(), ApiError> {
+    if request.argv.is_empty() {
+        return Err(ApiError::field("body", "argv", "List should have at least 1 item", "too_short"));
+    }
+    if request.argv.iter().any(|argument| argument.contains('\0')) {
+        return Err(ApiError::field("body", "argv", "An argument cannot hold a NUL character", "value_error"));
+    }
+    let sound = |(name, value): (&String, &String)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
+    if !request.env.iter().all(sound) {
+        let msg = "A variable's name cannot be empty or hold = or NUL, nor its value NUL";
+        return Err(ApiError::field("body", "env", msg, "value_error"));
+    }
+    match request.timeout_seconds {
+        Some(seconds) if !(seconds > 0.0 && seconds.is_finite()) => {
+            Err(ApiError::field("body", "timeout_seconds", "Input should be greater than 0", "greater_than"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}

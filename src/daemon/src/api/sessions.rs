@@ -1,0 +1,120 @@
+//! Opening, finding and closing sessions.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use wire::api::{CreateSessionRequest, ErrorBody, SessionCreated, SessionInfo, SessionList};
+
+use super::error::ApiError;
+use super::{Shared, body};
+use crate::session::NewSession;
+
+/// Query of the routes that show sessions.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default)]
+pub struct Show {
+    /// Also what each uses.
+    usage: Flag,
+}
+
+/// Query of the route that closes one.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default)]
+pub struct Close {
+    /// Also delete its write layer and its workspace.
+    purge: Flag,
+}
+
+/// `true`, `1`, `yes`, `on` and their opposites, as clients in other languages write them.
+#[derive(Debug, Default, Clone, Copy, utoipa::ToSchema)]
+#[schema(value_type = bool)]
+pub struct Flag(bool);
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        crate::config::boolean(&text)
+            .map(Self)
+            .ok_or_else(|| serde::de::Error::custom("Input should be a valid boolean"))
+    }
+}
+
+/// Open a session, or attach to one.
+#[utoipa::path(post, path = "/sessions", tag = "sessions", request_body = CreateSessionRequest, responses(
+    (status = 200, body = SessionCreated),
+    (status = 400, description = "The runtime is not allowed, or attach names no session", body = ErrorBody),
+    (status = 401, body = ErrorBody),
+    (status = 404, description = "Nothing to attach to", body = ErrorBody),
+    (status = 409, description = "It exists, or is being opened, or is open on another runtime", body = ErrorBody),
+    (status = 422, body = ErrorBody),
+    (status = 429, description = "A ceiling is reached", body = ErrorBody),
+    (status = 502, description = "The sandbox did not start", body = ErrorBody)))]
+pub async fn create(State(app): Shared, headers: HeaderMap, request: Body) -> Result<Json<SessionCreated>, ApiError> {
+    app.service(&headers)?;
+    let request: CreateSessionRequest = body::json(request, body::JSON_MAX).await?;
+    let new = NewSession {
+        id: request.session_id,
+        runtime: request.runtime,
+        tenant: request.tenant,
+        reuse: request.reuse,
+        attach: request.attach,
+    };
+    let session = app.registry.open(new).await?;
+    Ok(Json(SessionCreated { session: session.info(false), token: session.token.clone() }))
+}
+
+/// Every open session.
+#[utoipa::path(get, path = "/sessions", tag = "sessions", params(Show), responses(
+    (status = 200, body = SessionList), (status = 401, body = ErrorBody)))]
+pub async fn list(
+    State(app): Shared,
+    headers: HeaderMap,
+    show: Result<Query<Show>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<SessionList>, ApiError> {
+    app.service(&headers)?;
+    let Flag(usage) = query(show)?.usage;
+    let settings = &app.registry.deps.settings;
+    Ok(Json(SessionList {
+        sessions: app.registry.list().iter().map(|session| session.info(usage)).collect(),
+        limit: settings.max_sessions,
+        open_limit: settings.max_open_sessions,
+        tenant_limit: settings.max_sessions_per_tenant,
+    }))
+}
+
+/// One session. Asking changes nothing.
+#[utoipa::path(get, path = "/sessions/{session_id}", tag = "sessions",
+    params(("session_id" = String, Path), Show), responses(
+    (status = 200, body = SessionInfo), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn get(
+    State(app): Shared,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    show: Result<Query<Show>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<SessionInfo>, ApiError> {
+    let session = app.session(&headers, &id)?;
+    let Flag(usage) = query(show)?.usage;
+    Ok(Json(session.info(usage)))
+}
+
+/// Close a session; with `purge` its files go as well.
+#[utoipa::path(delete, path = "/sessions/{session_id}", tag = "sessions",
+    params(("session_id" = String, Path), Close), responses(
+    (status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn delete(
+    State(app): Shared,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    close: Result<Query<Close>, axum::extract::rejection::QueryRejection>,
+) -> Result<StatusCode, ApiError> {
+    let session = app.session(&headers, &id)?;
+    let Flag(purge) = query(close)?.purge;
+    session.close(purge).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn query<T>(query: Result<Query<T>, axum::extract::rejection::QueryRejection>) -> Result<T, ApiError> {
+    query.map(|Query(query)| query).map_err(|error| ApiError::field("query", "", error.body_text(), "value_error"))
+}

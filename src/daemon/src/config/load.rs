@@ -1,0 +1,242 @@
+//! From what is written to what it means: defaults, ranges, and what goes together.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use super::read::{ConfigError, Raw, boolean};
+use super::{LimitsMode, Settings};
+use crate::catalog::{NetworkMode, Size};
+
+const BOOLEAN: &str = "1/0, true/false, yes/no, on/off";
+const COUNT: &str = "a whole number, 0 or more";
+const POSITIVE: &str = "a whole number, 1 or more";
+const SIZE: &str = "a size such as 512m or 2g";
+/// Shortest service token, in bytes: 128 bits in hexadecimal.
+const TOKEN_MIN: usize = 32;
+/// Longest time that a setting may name, in seconds: a hundred years.
+const TIME_MAX: u64 = 100 * 366 * 86_400;
+
+/// The settings that `raw` means.
+///
+/// # Errors
+/// [`ConfigError`]: the first that cannot be used.
+pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
+    let state_dir = path(raw, "state_dir", "/var/lib/sandboxd".into())?;
+    let runtime_dir = path(raw, "runtime_dir", "/run/sandboxd".into())?;
+    let settings = Settings {
+        token: token(raw)?,
+        host: raw.parsed("host", IpAddr::V4(Ipv4Addr::LOCALHOST), "an IP address", |t| t.parse().ok())?,
+        port: raw.parsed("port", 8080, "a port, 0 to 65535", |t| t.parse().ok())?,
+        socket: path(raw, "socket", runtime_dir.join("sandboxd.sock"))?,
+        launch_socket: path(raw, "launch_socket", runtime_dir.join("launch.sock"))?,
+        workspace_root: path(raw, "workspace_root", state_dir.join("workspaces"))?,
+        images_dir: path(raw, "images_dir", state_dir.join("images"))?,
+        recipes_dir: path(raw, "recipes_dir", "/usr/share/sandboxd/images".into())?,
+        catalog: catalog(raw)?,
+        runtimes: raw.text("runtimes")?.map(str::to_owned),
+        default_runtime: raw.nullable("default_runtime").filter(|t| !t.is_empty()).map(str::to_owned),
+        max_sessions: off(raw, "max_sessions", Some(20))?,
+        max_open_sessions: off(raw, "max_open_sessions", None)?,
+        max_sessions_per_tenant: off(raw, "max_sessions_per_tenant", None)?,
+        evict_idle_after: off(raw, "evict_idle_after", None)?,
+        mem_limit: size(raw, "mem_limit", "1g")?,
+        memswap_limit: size(raw, "memswap_limit", "")?,
+        cpus: raw.parsed_or_off("cpus", Some(2.0), "a number above 0, at most 1024", cpus)?,
+        cpu_shares: raw.parsed_or_off("cpu_shares", None, "a whole number, 2 to 262144", shares)?,
+        pids_limit: raw.parsed_or_off("pids_limit", Some(512), POSITIVE, positive)?,
+        tmpfs_size: size(raw, "tmpfs_size", "64m")?,
+        network_mode: raw.parsed("network_mode", NetworkMode::None, "none, bridge", NetworkMode::parse)?,
+        oci_runtime: raw.nullable("oci_runtime").filter(|t| !t.is_empty()).map(str::to_owned),
+        work_dir: work_dir(raw)?,
+        persist_containers: flag(raw, "persist_containers", false)?,
+        prewarm: flag(raw, "prewarm", true)?,
+        idle_timeout: raw.parsed("idle_timeout", 1800, COUNT, seconds)?,
+        cleanup_interval: raw.parsed("cleanup_interval", 300, POSITIVE, |t| seconds(t).filter(|s| *s > 0))?,
+        workspace_ttl: off(raw, "workspace_ttl", None)?,
+        container_ttl: off(raw, "container_ttl", None)?,
+        sandbox_uid: raw.parsed("sandbox_uid", 10_001, "a user id, 1 to 65533", |t| {
+            t.parse().ok().filter(|uid| (1..65_534).contains(uid))
+        })?,
+        max_read_bytes: raw.parsed("max_read_bytes", 8 << 20, "bytes, 1 to 1073741824", |t| {
+            positive(t).filter(|b| *b <= 1 << 30)
+        })?,
+        execute_timeout: raw.parsed("execute_timeout", 300, POSITIVE, |t| seconds(t).filter(|s| *s > 0))?,
+        max_running_commands: raw.parsed("max_running_commands", 256, "1 to 100000", |t| {
+            t.parse().ok().filter(|n| (1..=100_000).contains(n))
+        })?,
+        native_files: flag(raw, "native_files", true)?,
+        ui_enabled: flag(raw, "ui_enabled", false)?,
+        policy_overrides: raw.nullable("policy_overrides").filter(|t| !t.is_empty()).map(PathBuf::from),
+        limits: raw.parsed("limits", LimitsMode::Enforce, "enforce, best-effort", limits)?,
+        extra_ca_certs: raw.nullable("extra_ca_certs").filter(|t| !t.is_empty()).map(PathBuf::from),
+        registry: raw.text("registry")?.unwrap_or("docker.io").to_owned(),
+        insecure_registries: list(raw.nullable("insecure_registries").unwrap_or_default()),
+        slots: raw.parsed("slots", 4000, "2 to 4094", |t| t.parse().ok().filter(|n| (2..=4094).contains(n)))?,
+        state_dir,
+        runtime_dir,
+    };
+    if let Some(error) = raw.unknown() {
+        return Err(error);
+    }
+    together(raw, &settings)?;
+    Ok(settings)
+}
+
+/// Combinations that make no sense.
+fn together(raw: &Raw, settings: &Settings) -> Result<(), ConfigError> {
+    if let (Some(open), Some(resident)) = (settings.max_open_sessions, settings.max_sessions)
+        && open < resident
+    {
+        return Err(raw.error("max_open_sessions", format!("{open} is below max_sessions ({resident})")));
+    }
+    if settings.max_open_sessions.is_some() && settings.max_sessions.is_none() {
+        return Err(raw.error("max_open_sessions", "needs max_sessions to be set"));
+    }
+    if let (Some(both), Some(memory)) = (&settings.memswap_limit, &settings.mem_limit)
+        && both.bytes() < memory.bytes()
+    {
+        return Err(raw.error("memswap_limit", format!("{both} is below mem_limit ({memory}), which it includes")));
+    }
+    if let Some(name) = &settings.oci_runtime
+        && name != "builtin"
+    {
+        return Err(raw.error("oci_runtime", format!("{name:?} is not a runtime of this version; allowed: builtin")));
+    }
+    Ok(())
+}
+
+fn token(raw: &Raw) -> Result<String, ConfigError> {
+    let Some(token) = raw.text("token")? else {
+        return Err(raw.error("token", "is not set; make one with: head -c 32 /dev/urandom | base64"));
+    };
+    if token.len() < TOKEN_MIN {
+        return Err(raw.error("token", format!("is shorter than {TOKEN_MIN} characters; make one with: head -c 32 /dev/urandom | base64")));
+    }
+    if !token.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(raw.error("token", "has characters that cannot be in a header; use letters, digits and punctuation"));
+    }
+    Ok(token.to_owned())
+}
+
+fn catalog(raw: &Raw) -> Result<Vec<PathBuf>, ConfigError> {
+    let given = raw.text("catalog")?.map(|text| list(text).into_iter().map(PathBuf::from).collect());
+    Ok(given.unwrap_or_else(|| vec![PathBuf::from("/etc/sandboxd/catalog.d")]))
+}
+
+fn path(raw: &Raw, name: &'static str, default: PathBuf) -> Result<PathBuf, ConfigError> {
+    raw.parsed(name, default, "an absolute path", |t| Some(PathBuf::from(t)).filter(|p| p.is_absolute()))
+}
+
+fn work_dir(raw: &Raw) -> Result<String, ConfigError> {
+    raw.parsed("work_dir", "/workspace".to_owned(), "an absolute path without . or .. below no system directory", |t| {
+        let sound = Path::new(t).is_absolute()
+            && t.split('/').skip(1).all(|part| !part.is_empty() && part != "." && part != "..")
+            && !["/proc", "/sys", "/dev", "/tmp"].iter().any(|system| Path::new(t).starts_with(system));
+        sound.then(|| t.to_owned())
+    })
+}
+
+fn off(raw: &Raw, name: &'static str, default: Option<u64>) -> Result<Option<u64>, ConfigError> {
+    raw.parsed_or_off(name, default, COUNT, seconds)
+}
+
+fn flag(raw: &Raw, name: &'static str, default: bool) -> Result<bool, ConfigError> {
+    raw.parsed(name, default, BOOLEAN, boolean)
+}
+
+fn size(raw: &Raw, name: &'static str, default: &str) -> Result<Option<Size>, ConfigError> {
+    raw.parsed_or_off(name, Size::parse(default).ok(), SIZE, |t| Size::parse(t).ok())
+}
+
+fn limits(text: &str) -> Option<LimitsMode> {
+    match text {
+        "enforce" => Some(LimitsMode::Enforce),
+        "best-effort" => Some(LimitsMode::BestEffort),
+        _ => None,
+    }
+}
+
+fn seconds(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|s| *s <= TIME_MAX)
+}
+
+fn positive(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|n| *n > 0)
+}
+
+fn shares(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|n| (2..=262_144).contains(n))
+}
+
+fn cpus(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0 && *n <= 1024.0)
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: (&str, &str) = ("SANDBOXD_TOKEN", "0123456789abcdef0123456789abcdef");
+
+    fn settings(file: &str, environment: &[(&str, &str)]) -> Result<Settings, ConfigError> {
+        let environment = environment.iter().chain([&TOKEN]).map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        load(&Raw::gather(Path::new("/etc/sandboxd/sandboxd.toml"), file, environment)?)
+    }
+
+    #[test]
+    fn defaults_are_the_contract_s() {
+        let settings = settings("", &[]).unwrap();
+        assert_eq!((settings.max_sessions, settings.idle_timeout, settings.execute_timeout), (Some(20), 1800, 300));
+        assert_eq!((settings.port, settings.sandbox_uid, settings.pids_limit), (8080, 10_001, Some(512)));
+        assert_eq!((settings.max_read_bytes, settings.cleanup_interval), (8_388_608, 300));
+        assert_eq!(settings.mem_limit.unwrap().text(), "1g");
+        assert!(settings.prewarm && settings.native_files && !settings.ui_enabled && !settings.persist_containers);
+    }
+
+    #[test]
+    fn the_environment_wins_and_empty_is_off() {
+        let file = "max_sessions = 3\nmem_limit = \"512m\"\ninsecure_registries = [\"localhost:5000\"]\n";
+        let settings = settings(file, &[("SANDBOXD_MAX_SESSIONS", "7"), ("SANDBOXD_MEM_LIMIT", "")]).unwrap();
+        assert_eq!((settings.max_sessions, settings.mem_limit), (Some(7), None));
+        assert_eq!(settings.insecure_registries, ["localhost:5000"]);
+    }
+
+    #[test]
+    fn every_error_is_one_line_that_names_the_variable() {
+        let cases: &[(&str, &[(&str, &str)], &str)] = &[
+            ("", &[("SANDBOXD_MAX_SESSIONS", "many")], "SANDBOXD_MAX_SESSIONS"),
+            ("", &[("SANDBOXD_MAX_SESSIONS", "-1")], "SANDBOXD_MAX_SESSIONS"),
+            ("port = 70000", &[], "SANDBOXD_PORT"),
+            ("", &[("SANDBOXD_PREWARM", "maybe")], "SANDBOXD_PREWARM"),
+            ("", &[("SANDBOXD_CPUS", "NaN")], "SANDBOXD_CPUS"),
+            ("", &[("SANDBOXD_WORK_DIR", "/a/../b")], "SANDBOXD_WORK_DIR"),
+            ("", &[("SANDBOXD_WORK_DIR", "/proc/x")], "SANDBOXD_WORK_DIR"),
+            ("", &[("SANDBOXD_HOST", "")], "SANDBOXD_HOST"),
+            ("", &[("SANDBOXD_MAX_OPEN_SESSIONS", "5")], "SANDBOXD_MAX_OPEN_SESSIONS"),
+            ("", &[("SANDBOXD_MEMSWAP_LIMIT", "1m")], "SANDBOXD_MEMSWAP_LIMIT"),
+            ("", &[("SANDBOXD_SANDBOX_UID", "0")], "SANDBOXD_SANDBOX_UID"),
+            ("", &[("SANDBOXD_OCI_RUNTIME", "nonesuch")], "SANDBOXD_OCI_RUNTIME"),
+            ("max_sesions = 3", &[], "SANDBOXD_MAX_SESIONS"),
+            ("max_sessions = 1979-05-27", &[], "max_sessions"),
+            ("max_sessions = = 3", &[], "sandboxd.toml"),
+        ];
+        for (file, environment, variable) in cases {
+            let message = settings(file, environment).unwrap_err().to_string();
+            assert!(message.contains(variable) && !message.contains('\n'), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_weak_token_is_refused_and_never_repeated() {
+        let weak = [("SANDBOXD_TOKEN".to_owned(), "hunter2".to_owned())];
+        let raw = Raw::gather(Path::new("/f"), "", weak).unwrap();
+        let message = load(&raw).unwrap_err().to_string();
+        assert!(message.starts_with("SANDBOXD_TOKEN") && !message.contains("hunter2"), "{message}");
+        let none = load(&Raw::gather(Path::new("/f"), "", []).unwrap()).unwrap_err();
+        assert!(none.to_string().contains("not set"));
+    }
+}

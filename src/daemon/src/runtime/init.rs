@@ -1,0 +1,276 @@
+//! The client of one sandbox's init: starts commands, hears how they end, stops them.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use tokio::sync::{oneshot, watch};
+use wire::id::RunId;
+use wire::init::{Command, CommandAt, FromInit, MAX_COMMAND, MAX_FRAME, Status, Step, ToInit, Usage, VERSION};
+
+use super::pipes::Pipe;
+use super::seqpacket::Seqpacket;
+
+/// How long an init may take to say that it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+/// Longest frame that an init has reason to send, in bytes.
+const REPLY: usize = 256;
+/// What a frame needs beside its command, in bytes.
+const OVERHEAD: usize = 64;
+
+/// Why a command was not started, or its end not learnt.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The sandbox is gone: its init closed the connection.
+    #[error("the sandbox has ended")]
+    Gone,
+    /// A command of that name runs already.
+    #[error("run {0} is running already")]
+    Duplicate(RunId),
+    /// Arguments and environment together are over the ceiling.
+    #[error("arguments and environment are {0} bytes; at most {MAX_COMMAND} are possible")]
+    TooLong(usize),
+    /// It says it is something else, or nothing in time.
+    #[error("its init {0}")]
+    Unready(&'static str),
+    /// The kernel refused.
+    #[error("talk to its init")]
+    Io(#[from] io::Error),
+}
+
+/// How the main process of a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It ran.
+    Exited(Status, Usage),
+    /// It could not be started: at which step, and errno(3).
+    Refused(Step, i32),
+}
+
+/// A command that was handed to the init.
+#[derive(Debug)]
+pub struct Running {
+    /// How its main process ended; an error when the sandbox ended first.
+    pub exited: oneshot::Receiver<Outcome>,
+    /// Resolves when none of its processes is left; an error when the sandbox ended first.
+    pub emptied: oneshot::Receiver<()>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    exited: Option<oneshot::Sender<Outcome>>,
+    emptied: oneshot::Sender<()>,
+}
+
+/// The connection to an init. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Init(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    socket: Seqpacket,
+    runs: Mutex<HashMap<RunId, Waiter>>,
+    gone: watch::Sender<bool>,
+}
+
+impl Init {
+    /// Connect to the init that listens as `name` in `dir`, and wait until it is ready.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub async fn connect(dir: BorrowedFd<'_>, name: &str) -> Result<Self, InitError> {
+        let socket = Seqpacket::connect(dir, name)?;
+        let mut buffer = [0; REPLY];
+        let hello = tokio::time::timeout(READY_WITHIN, socket.recv(&mut buffer))
+            .await
+            .map_err(|_| InitError::Unready("did not answer in time"))??
+            .ok_or(InitError::Gone)?;
+        match postcard::from_bytes(&buffer[..hello.len]) {
+            Ok(FromInit::Ready { version: VERSION }) => {}
+            Ok(_) | Err(_) => return Err(InitError::Unready("speaks another protocol; are all programs of one version?")),
+        }
+        let inner = Arc::new(Inner { socket, runs: Mutex::default(), gone: watch::Sender::new(false) });
+        tokio::spawn(listen(inner.clone()));
+        Ok(Self(inner))
+    }
+
+    /// Start a command whose streams go to `out` and `err`.
+    ///
+    /// # Errors
+    /// [`InitError`]; then nothing was started.
+    pub async fn start(
+        &self,
+        run: RunId,
+        command: Command,
+        out: &mut Pipe,
+        err: &mut Pipe,
+    ) -> Result<Running, InitError> {
+        let (frame, memfd) = encode(run, command)?;
+        let (exited, exit) = oneshot::channel();
+        let (emptied, empty) = oneshot::channel();
+        self.expect(run, Waiter { exited: Some(exited), emptied })?;
+        let sent = self.send_run(&frame, memfd.as_ref(), out, err).await;
+        out.handed_over();
+        err.handed_over();
+        match sent {
+            Ok(()) => Ok(Running { exited: exit, emptied: empty }),
+            Err(error) => {
+                self.runs().remove(&run);
+                Err(if error.kind() == io::ErrorKind::BrokenPipe { InitError::Gone } else { error.into() })
+            }
+        }
+    }
+
+    /// End every process of a run: `SIGTERM`, and after `grace` `SIGKILL`. Its end is
+    /// heard as any other; nothing happens if it is over.
+    pub async fn stop(&self, run: RunId, grace: Duration) {
+        let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
+        let Ok(frame) = postcard::to_allocvec(&ToInit::Stop { run, grace_ms }) else { return };
+        // An init that is gone has no processes left to stop.
+        let _ = self.0.socket.send(&frame, &[]).await;
+    }
+
+    /// Whether the sandbox has ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        *self.0.gone.borrow()
+    }
+
+    /// Wait until the sandbox has ended.
+    pub async fn gone(&self) {
+        // The sender lives as long as we do.
+        let _ = self.0.gone.subscribe().wait_for(|gone| *gone).await;
+    }
+
+    fn runs(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Waiter>> {
+        self.0.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn expect(&self, run: RunId, waiter: Waiter) -> Result<(), InitError> {
+        let mut runs = self.runs();
+        // Checked under the lock that the listener takes to drop all waiters at the end.
+        if self.is_gone() {
+            return Err(InitError::Gone);
+        }
+        if runs.contains_key(&run) {
+            return Err(InitError::Duplicate(run));
+        }
+        runs.insert(run, waiter);
+        Ok(())
+    }
+
+    async fn send_run(&self, frame: &[u8], memfd: Option<&OwnedFd>, out: &Pipe, err: &Pipe) -> io::Result<()> {
+        let (Some([out_r, out_w]), Some([err_r, err_w])) = (out.ends(), err.ends()) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a pipe that was handed over already"));
+        };
+        let mut fds = vec![out_r, out_w, err_r, err_w];
+        fds.extend(memfd.map(AsFd::as_fd));
+        self.0.socket.send(frame, &fds).await
+    }
+}
+
+/// The frame that starts `command`, which travels in a sealed memfd when it is long.
+fn encode(run: RunId, command: Command) -> Result<(Vec<u8>, Option<OwnedFd>), InitError> {
+    let invalid = |_| InitError::Io(io::ErrorKind::InvalidInput.into());
+    let frame = postcard::to_allocvec(&ToInit::Run { run, command: CommandAt::Inline(command) }).map_err(invalid)?;
+    if frame.len() <= MAX_FRAME - OVERHEAD {
+        return Ok((frame, None));
+    }
+    let ToInit::Run { command: CommandAt::Inline(command), .. } = postcard::from_bytes(&frame).map_err(invalid)? else {
+        return Err(InitError::Io(io::ErrorKind::InvalidInput.into()));
+    };
+    let bytes = postcard::to_allocvec(&command).map_err(invalid)?;
+    let len = u32::try_from(bytes.len()).ok().filter(|_| bytes.len() <= MAX_COMMAND);
+    let len = len.ok_or(InitError::TooLong(bytes.len()))?;
+    let memfd = memfd(&bytes)?;
+    let frame = postcard::to_allocvec(&ToInit::Run { run, command: CommandAt::Memfd { len } }).map_err(invalid)?;
+    Ok((frame, Some(memfd)))
+}
+
+fn memfd(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memfd = rustix::fs::memfd_create("command", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut file = std::fs::File::from(memfd);
+    io::Write::write_all(&mut file, bytes)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
+    Ok(file.into())
+}
+
+/// Hear an init until its end, which ends every wait.
+async fn listen(inner: Arc<Inner>) {
+    let mut buffer = [0; REPLY];
+    while let Ok(Some(message)) = inner.socket.recv(&mut buffer).await {
+        let Ok(frame) = postcard::from_bytes::<FromInit>(&buffer[..message.len]) else { break };
+        hear(&inner.runs, frame);
+    }
+    let mut runs = inner.runs.lock().unwrap_or_else(PoisonError::into_inner);
+    inner.gone.send_replace(true);
+    runs.clear();
+}
+
+/// Apply what an init says to the runs that it is asked about; anything else changes nothing.
+fn hear(runs: &Mutex<HashMap<RunId, Waiter>>, frame: FromInit) {
+    let mut runs = runs.lock().unwrap_or_else(PoisonError::into_inner);
+    match frame {
+        FromInit::Exited { run, status, usage } => {
+            let exited = runs.get_mut(&run).and_then(|waiter| waiter.exited.take());
+            exited.map(|exited| exited.send(Outcome::Exited(status, usage)));
+        }
+        FromInit::Emptied { run } => {
+            runs.remove(&run).map(|waiter| waiter.emptied.send(()));
+        }
+        FromInit::Refused { run, step, errno } => {
+            if let Some(Waiter { exited: Some(exited), emptied }) = runs.remove(&run) {
+                let _ = exited.send(Outcome::Refused(step, errno));
+                let _ = emptied.send(());
+            }
+        }
+        // Nobody here asks for a list; its descriptors are closed with the message.
+        FromInit::Ready { .. } | FromInit::Runs { .. } | FromInit::Listed { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::init::Privilege;
+
+    use super::*;
+
+    fn command(argument: usize) -> Command {
+        Command {
+            argv: vec!["echo".into(), "x".repeat(argument)],
+            env: vec![],
+            cwd: "/".into(),
+            uid: 1,
+            gid: 1,
+            privilege: Privilege::None,
+        }
+    }
+
+    #[test]
+    fn a_long_command_travels_in_a_memfd_and_a_longer_one_not_at_all() {
+        let run = RunId::from_u128(1);
+        assert!(encode(run, command(10)).unwrap().1.is_none());
+        let (frame, memfd) = encode(run, command(100_000)).unwrap();
+        assert!(frame.len() < 64 && memfd.is_some());
+        assert!(matches!(encode(run, command(MAX_COMMAND)), Err(InitError::TooLong(_))));
+    }
+
+    #[test]
+    fn an_init_that_lies_changes_only_what_was_asked() {
+        let runs = Mutex::new(HashMap::new());
+        let (exited, mut exit) = oneshot::channel();
+        let (emptied, _empty) = oneshot::channel();
+        let (run, other) = (RunId::from_u128(1), RunId::from_u128(2));
+        runs.lock().unwrap().insert(run, Waiter { exited: Some(exited), emptied });
+        hear(&runs, FromInit::Emptied { run: other });
+        hear(&runs, FromInit::Ready { version: 9 });
+        assert!(exit.try_recv().is_err());
+        let frame = FromInit::Exited { run, status: Status::Code(3), usage: Usage::default() };
+        hear(&runs, frame.clone());
+        hear(&runs, frame);
+        assert_eq!(exit.try_recv().unwrap(), Outcome::Exited(Status::Code(3), Usage::default()));
+    }
+}

@@ -1,0 +1,259 @@
+//! The client of `sandboxd-launch`: one connection, one request, one answer.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use wire::id::{LayerId, SessionId};
+use wire::launch::{Answer, Compression, MAX_MESSAGE, Phase, Plan, Request, Sandbox};
+
+use super::seqpacket::Seqpacket;
+
+/// Longer than any deadline of the launcher's own, which answers by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// For what copies or removes much.
+const LONG_PATIENCE: Duration = Duration::from_secs(1800);
+
+/// Why the launcher did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// It could not be talked to.
+    #[error("{operation}: talk to sandboxd-launch at {}", socket.display())]
+    Unreachable {
+        /// What was attempted on what.
+        operation: String,
+        /// Its socket.
+        socket: PathBuf,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// It did not answer in time.
+    #[error("{operation}: sandboxd-launch did not answer within {} s", within.as_secs())]
+    Silent {
+        /// What was attempted on what.
+        operation: String,
+        /// How long was waited.
+        within: Duration,
+    },
+    /// Its configuration does not allow it.
+    #[error("{operation}: refused by sandboxd-launch: {field}: {reason}")]
+    Refused {
+        /// What was attempted on what.
+        operation: String,
+        /// Which field of the request.
+        field: String,
+        /// Why.
+        reason: String,
+    },
+    /// It tried and failed.
+    #[error("{operation}: {step}: {message}")]
+    Failed {
+        /// What was attempted on what.
+        operation: String,
+        /// The step that failed.
+        step: String,
+        /// errno(3), if a system call failed.
+        errno: Option<i32>,
+        /// In words.
+        message: String,
+    },
+}
+
+impl LaunchError {
+    /// Whether the reason is a full disk.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Failed { errno: Some(e), .. } if [libc::ENOSPC, libc::EDQUOT].contains(e))
+    }
+}
+
+/// A sandbox that was started.
+#[derive(Debug)]
+pub struct Started {
+    /// Its cgroup directory, for reading its usage.
+    pub cgroup: PathBuf,
+    /// Where the time went.
+    pub phases: Vec<Phase>,
+}
+
+/// The launcher's address. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    socket: Arc<Path>,
+}
+
+impl Launcher {
+    /// The launcher that listens at `socket`.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// Start a sandbox whose init serves `control`.
+    ///
+    /// # Errors
+    /// [`LaunchError`]; then nothing of it is left.
+    pub async fn start(&self, plan: Plan, control: &OwnedFd) -> Result<Started, LaunchError> {
+        let operation = format!("start sandbox {}", plan.id);
+        match self.ask(&operation, &Request::Start { plan }, &[control.as_fd()], PATIENCE).await? {
+            Answer::Started { cgroup, phases } => Ok(Started { cgroup: cgroup.into(), phases }),
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    /// End every process of a sandbox.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn stop(&self, id: &SessionId) -> Result<(), LaunchError> {
+        self.done(format!("stop sandbox {id}"), Request::Stop { id: id.clone() }, PATIENCE).await
+    }
+
+    /// Delete the write layer of a stopped sandbox.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn forget(&self, id: &SessionId) -> Result<(), LaunchError> {
+        self.done(format!("delete the write layer of {id}"), Request::Forget { id: id.clone() }, LONG_PATIENCE).await
+    }
+
+    /// Delete what is left of a workspace.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn remove_workspace(&self, id: &SessionId) -> Result<(), LaunchError> {
+        self.done(format!("delete workspace {id}"), Request::RemoveWorkspace { id: id.clone() }, LONG_PATIENCE).await
+    }
+
+    /// The sandboxes that have processes.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn list(&self) -> Result<Vec<Sandbox>, LaunchError> {
+        let operation = "list sandboxes".to_owned();
+        match self.ask(&operation, &Request::List, &[], PATIENCE).await? {
+            Answer::Sandboxes { sandboxes } => Ok(sandboxes),
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    /// Unpack the layer in `blob`, which begins at its offset.
+    ///
+    /// # Errors
+    /// [`LaunchError`]; then there is no such layer.
+    pub async fn unpack(
+        &self,
+        blob: BorrowedFd<'_>,
+        layer: &LayerId,
+        compression: Compression,
+    ) -> Result<u64, LaunchError> {
+        let operation = format!("unpack layer {layer}");
+        let request = Request::Unpack { layer: layer.clone(), compression };
+        match self.ask(&operation, &request, &[blob], LONG_PATIENCE).await? {
+            Answer::Unpacked { bytes, .. } => Ok(bytes),
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    /// Make the write layer of a stopped build a layer of the store.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn commit(&self, build: &SessionId, layer: &LayerId) -> Result<(), LaunchError> {
+        let request = Request::Commit { build: build.clone(), layer: layer.clone() };
+        self.done(format!("commit layer {layer}"), request, PATIENCE).await
+    }
+
+    /// Delete a layer of the store.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn remove_layer(&self, layer: &LayerId) -> Result<(), LaunchError> {
+        self.done(format!("delete layer {layer}"), Request::RemoveLayer { layer: layer.clone() }, LONG_PATIENCE).await
+    }
+
+    /// Run the recipe `recipe` and write its tar to `output`.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn bootstrap(&self, recipe: &str, output: BorrowedFd<'_>) -> Result<(), LaunchError> {
+        let operation = format!("bootstrap {recipe}");
+        let request = Request::Bootstrap { recipe: recipe.to_owned() };
+        match self.ask(&operation, &request, &[output], LONG_PATIENCE).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    async fn done(&self, operation: String, request: Request, within: Duration) -> Result<(), LaunchError> {
+        match self.ask(&operation, &request, &[], within).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    async fn ask(
+        &self,
+        operation: &str,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        within: Duration,
+    ) -> Result<Answer, LaunchError> {
+        let unreachable = |source| LaunchError::Unreachable {
+            operation: operation.to_owned(),
+            socket: self.socket.to_path_buf(),
+            source,
+        };
+        let exchange = self.exchange(request, fds);
+        match tokio::time::timeout(within, exchange).await {
+            Ok(answer) => answer.map_err(unreachable),
+            Err(_) => Err(LaunchError::Silent { operation: operation.to_owned(), within }),
+        }
+    }
+
+    async fn exchange(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+        let bytes = serde_json::to_vec(request)?;
+        let connection = self.connect().await?;
+        connection.send(&bytes, fds).await?;
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let message = connection.recv(&mut buffer).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(serde_json::from_slice(&buffer[..message.len])?)
+    }
+
+    /// Connect, waiting while the launcher's backlog is full.
+    async fn connect(&self) -> io::Result<Seqpacket> {
+        let (Some(dir), Some(name)) = (self.socket.parent(), self.socket.file_name().and_then(|n| n.to_str())) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        loop {
+            match Seqpacket::connect(dir.as_fd(), name) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(Duration::from_millis(2)).await,
+                done => return done,
+            }
+        }
+    }
+}
+
+fn unexpected(operation: String, answer: &Answer) -> LaunchError {
+    match answer {
+        Answer::Refused { field, reason } => {
+            LaunchError::Refused { operation, field: field.clone(), reason: reason.clone() }
+        }
+        Answer::Failed { step, errno, message } => {
+            LaunchError::Failed { operation, step: step.clone(), errno: *errno, message: message.clone() }
+        }
+        Answer::Started { .. } | Answer::Done | Answer::Sandboxes { .. } | Answer::Unpacked { .. } => {
+            LaunchError::Failed {
+                operation,
+                step: "understand its answer".into(),
+                errno: None,
+                message: "it answered something else; are both programs of one version?".into(),
+            }
+        }
+    }
+}

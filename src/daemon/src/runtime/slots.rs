@@ -1,0 +1,101 @@
+//! Which ranges of ids are in use: one for each sandbox that runs.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Slots 1 to `count` - 1; slot 0 owns the files on disk and is nobody's.
+#[derive(Debug, Clone)]
+pub struct Slots(Arc<Mutex<Free>>);
+
+#[derive(Debug)]
+struct Free {
+    /// Given back.
+    returned: BTreeSet<u32>,
+    /// Never given out yet: this one and all above, below `count`.
+    next: u32,
+    count: u32,
+}
+
+/// A slot in use; given back when dropped.
+#[derive(Debug)]
+pub struct Slot {
+    number: u32,
+    slots: Slots,
+}
+
+impl Slots {
+    /// As many as the launcher's configuration has.
+    #[must_use]
+    pub fn new(count: u32) -> Self {
+        Self(Arc::new(Mutex::new(Free { returned: BTreeSet::new(), next: 1, count })))
+    }
+
+    /// The lowest free slot; `None` if all are in use.
+    #[must_use]
+    pub fn take(&self) -> Option<Slot> {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = free.returned.pop_first().or_else(|| {
+            let fresh = (free.next < free.count).then_some(free.next);
+            free.next += u32::from(fresh.is_some());
+            fresh
+        })?;
+        Some(Slot { number, slots: self.clone() })
+    }
+
+    /// Exactly this slot, of a sandbox that runs already; `None` if it is in use or out of range.
+    #[must_use]
+    pub fn claim(&self, number: u32) -> Option<Slot> {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if number == 0 || number >= free.count {
+            return None;
+        }
+        if number >= free.next {
+            let skipped = free.next..number;
+            free.returned.extend(skipped);
+            free.next = number + 1;
+        } else if !free.returned.remove(&number) {
+            return None;
+        }
+        Some(Slot { number, slots: self.clone() })
+    }
+}
+
+impl Slot {
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut free = self.slots.0.lock().unwrap_or_else(PoisonError::into_inner);
+        free.returned.insert(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_slot_is_given_twice() {
+        let slots = Slots::new(4);
+        let held: Vec<Slot> = std::iter::from_fn(|| slots.take()).collect();
+        assert_eq!(held.iter().map(Slot::number).collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(slots.claim(2).is_none());
+        drop(held);
+        assert_eq!(slots.take().map(|s| s.number()), Some(1));
+    }
+
+    #[test]
+    fn a_claimed_slot_leaves_those_below_it_free() {
+        let slots = Slots::new(10);
+        let claimed = slots.claim(5).unwrap();
+        assert!(slots.claim(5).is_none() && slots.claim(0).is_none() && slots.claim(10).is_none());
+        let rest: Vec<Slot> = std::iter::from_fn(|| slots.take()).collect();
+        assert_eq!(rest.len(), 8);
+        assert!(rest.iter().all(|s| s.number() != claimed.number()));
+    }
+}

@@ -1,0 +1,352 @@
+//! The service as a whole: reads the configuration, wires the rooms, recovers, listens, ends.
+
+pub mod host;
+mod listen;
+mod machine;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, watch};
+
+use crate::api::{self, App};
+use crate::catalog::{self, CatalogError, Catalogue, Runtime};
+use crate::config::{self, ConfigError, DEFAULT_FILE, LimitsMode, Raw, Settings};
+use crate::image::{self, Account, Images};
+use crate::runtime::{Launcher, Slots};
+use crate::session::{Deps, Key, Registry, SessionError};
+use crate::store::{Store, StoreError};
+use host::Host;
+use listen::{Listener, listen};
+use machine::LaunchMachine;
+
+/// How long answers that are under way may take when the service ends.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// Credentials for registries.
+const AUTH_FILE: &str = "/etc/sandboxd/auth.json";
+/// Largest configuration file, in bytes.
+const FILE_MAX: u64 = 1 << 20;
+
+/// The service does not start. One line each, with the sources.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration cannot be read.
+    #[error("read configuration {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The catalogue cannot be used.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// Another service has the state directory.
+    #[error("another sandboxd is using state directory {}; stop it first", .0.display())]
+    Locked(PathBuf),
+    /// A directory, file or socket cannot be made or opened.
+    #[error("{operation} {}", path.display())]
+    Io {
+        /// What was attempted.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// This host cannot enforce limits.
+    #[error("this host cannot enforce {0}: mount cgroup2 with these controllers (a boot with systemd.unified_cgroup_hierarchy=1), or set SANDBOXD_LIMITS=best-effort for development")]
+    Limits(String),
+    /// The database cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The image store cannot be opened.
+    #[error("open the image store")]
+    Images(#[source] image::StoreError),
+    /// What ran before cannot be found out.
+    #[error("recover sessions")]
+    Recover(#[source] SessionError),
+}
+
+/// Run until SIGTERM or SIGINT.
+///
+/// # Errors
+/// [`ServeError`], before anything is served.
+pub fn run(file: Option<&Path>) -> Result<(), ServeError> {
+    // What we write is for the sandbox to read as well; see `files`.
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    let settings = read_settings(file)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|source| io_error("start threads for", Path::new("sandboxd"), source))?;
+    let result = runtime.block_on(serve(settings));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+fn read_settings(file: Option<&Path>) -> Result<Settings, ServeError> {
+    let path = file.unwrap_or_else(|| Path::new(DEFAULT_FILE));
+    let mut text = String::new();
+    match File::open(path).and_then(|f| f.take(FILE_MAX).read_to_string(&mut text)) {
+        Ok(_) => {}
+        Err(error) if file.is_none() && error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(ServeError::File { path: path.to_owned(), source }),
+    }
+    Ok(config::load(&Raw::gather(path, &text, std::env::vars())?)?)
+}
+
+async fn serve(settings: Settings) -> Result<(), ServeError> {
+    let host = Host::look();
+    let unenforced = host.unenforced();
+    if !unenforced.is_empty() {
+        match settings.limits {
+            LimitsMode::Enforce => return Err(ServeError::Limits(unenforced.join(", "))),
+            LimitsMode::BestEffort => {
+                tracing::warn!("LIMITS ARE NOT ENFORCED on this host: {}. For development only.", unenforced.join(", "));
+            }
+        }
+    }
+    let runtimes = read_runtimes(&settings)?;
+    let _lock = lock(&settings.state_dir)?;
+    let app = wire(settings, runtimes, host, unenforced)?;
+    let found = app.registry.recover().await.map_err(ServeError::Recover)?;
+    if found != session_nothing() {
+        tracing::info!(adopted = found.adopted, asleep = found.asleep, removed = found.removed, "recovered");
+    }
+    let settings = &app.registry.deps.settings;
+    let (tcp, address) = bind_tcp(settings).await?;
+    let unix = bind_unix(&settings.socket)?;
+    let (stop, stopped) = watch::channel(false);
+    let router = api::router(app.clone());
+    let tcp = tokio::spawn(listen(Listener::Tcp(tcp), router.clone(), stopped.clone()));
+    let unix = tokio::spawn(listen(Listener::Unix(unix), router, stopped));
+    prewarm(&app);
+    announce(address, &settings.socket);
+    wait_for_end().await;
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    stop.send_replace(true);
+    let _ = tokio::time::timeout(FAREWELL, async { tokio::join!(tcp, unix) }).await;
+    Ok(())
+}
+
+fn session_nothing() -> crate::session::recover::Recovered {
+    crate::session::recover::Recovered::default()
+}
+
+fn wire(
+    settings: Settings,
+    runtimes: Vec<Arc<Runtime>>,
+    host: Host,
+    unenforced_limits: Vec<String>,
+) -> Result<Arc<App>, ServeError> {
+    let launcher = Launcher::new(&settings.launch_socket);
+    let slots = Slots::new(settings.slots);
+    let sockets = directory(&settings.runtime_dir.join("sessions"), 0o700)?;
+    let workspaces = directory(&settings.workspace_root, 0o755)?;
+    let key_path = settings.state_dir.join("token.key");
+    let key = Key::load(&key_path).map_err(|source| io_error("read the token key", &key_path, source))?;
+    let store = Store::open(&settings.state_dir.join("state.db"))?;
+    let machine = LaunchMachine::new(launcher.clone(), slots.clone(), clone_fd(&sockets)?, settings.work_dir.clone());
+    let images = images(&settings, Arc::new(machine))?;
+    let default_runtime = default_runtime(&settings, &runtimes)?;
+    let listed = (images.clone(), runtimes.clone());
+    let doctor_settings = settings.clone();
+    let deps = Deps {
+        commands: Semaphore::new(settings.max_running_commands),
+        settings,
+        store,
+        launcher,
+        slots,
+        images,
+        key,
+        sockets,
+        workspaces,
+    };
+    Ok(Arc::new(App {
+        registry: Registry::new(deps, runtimes, default_runtime),
+        unenforced_limits,
+        doctor: Box::new(move || host.report(&doctor_settings)),
+        images: Box::new(move || listed.0.overview(&listed.1)),
+    }))
+}
+
+fn images(settings: &Settings, machine: Arc<LaunchMachine>) -> Result<Images, ServeError> {
+    let dir = directory(&settings.images_dir, 0o755)?;
+    let auth_file = Some(PathBuf::from(AUTH_FILE)).filter(|path| path.exists());
+    let account = Account { uid: settings.sandbox_uid, gid: settings.sandbox_uid, ..Account::default() };
+    let options = image::Settings {
+        recipes: recipes(&settings.recipes_dir),
+        registry: settings.registry.clone(),
+        insecure_registries: settings.insecure_registries.clone(),
+        auth_file,
+        account,
+        extra_ca_certs: settings.extra_ca_certs.is_some(),
+        ..image::Settings::default()
+    };
+    Images::open(dir, machine, options).map_err(ServeError::Images)
+}
+
+/// Names of the recipes that are installed; without the directory there are none.
+fn recipes(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+fn read_runtimes(settings: &Settings) -> Result<Vec<Arc<Runtime>>, ServeError> {
+    let catalogue = Catalogue::read(&catalog_files(&settings.catalog))?;
+    let runtimes = match &settings.runtimes {
+        Some(text) => catalog::parse_runtimes(text, &catalogue)?,
+        None => catalogue.runtimes().to_vec(),
+    };
+    if runtimes.is_empty() {
+        let places: Vec<String> = settings.catalog.iter().map(|path| path.display().to_string()).collect();
+        let problem = format!("names no runtime, and there is no catalogue at {}", places.join(", "));
+        return Err(ConfigError { place: "SANDBOXD_RUNTIMES".into(), problem }.into());
+    }
+    Ok(runtimes.into_iter().map(Arc::new).collect())
+}
+
+/// The files that are named, and the `*.json` of the directories, sorted.
+fn catalog_files(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            // The default directory need not be there; a file that is named must, and its reading says so.
+            files.extend((path.extension().is_some() || path.exists()).then(|| path.clone()));
+            continue;
+        }
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        found.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+        found.sort();
+        files.append(&mut found);
+    }
+    files
+}
+
+fn default_runtime(settings: &Settings, runtimes: &[Arc<Runtime>]) -> Result<String, ServeError> {
+    let aliases: Vec<&str> = runtimes.iter().map(|runtime| runtime.alias.as_str()).collect();
+    match settings.default_runtime.as_deref() {
+        None => Ok(aliases.first().copied().unwrap_or_default().to_owned()),
+        Some(named) if aliases.contains(&named) => Ok(named.to_owned()),
+        Some(named) => {
+            let problem = format!("{named:?} is no runtime; allowed: {}", aliases.join(", "));
+            Err(ConfigError { place: "SANDBOXD_DEFAULT_RUNTIME".into(), problem }.into())
+        }
+    }
+}
+
+/// Hold the state directory for as long as this process lives.
+fn lock(state_dir: &Path) -> Result<OwnedFd, ServeError> {
+    let path = state_dir.join("lock");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| io_error("open", &path, e.into()))?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(ServeError::Locked(state_dir.to_owned())),
+        Err(error) => Err(io_error("lock", &path, error.into())),
+    }
+}
+
+fn directory(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(path);
+    made.map_err(|source| io_error("make directory", path, source))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|e| io_error("open directory", path, e.into()))
+}
+
+fn clone_fd(fd: &OwnedFd) -> Result<OwnedFd, ServeError> {
+    fd.try_clone().map_err(|source| io_error("duplicate", Path::new("a descriptor"), source))
+}
+
+async fn bind_tcp(settings: &Settings) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let address = SocketAddr::new(settings.host, settings.port);
+    let path = PathBuf::from(address.to_string());
+    let listener = TcpListener::bind(address).await.map_err(|source| io_error("listen on", &path, source))?;
+    let bound = listener.local_addr().map_err(|source| io_error("listen on", &path, source))?;
+    Ok((listener, bound))
+}
+
+/// Who may connect is decided by the directory; the token decides what they may do.
+fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
+    use std::os::unix::fs::PermissionsExt;
+    let fail = |source| io_error("listen on", path, source);
+    // What is left of a predecessor: the state directory's lock says that it is none that lives.
+    match std::fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(fail(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(fail)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(fail)?;
+    Ok(listener)
+}
+
+/// Make every runtime ready in the background, one after another, each tried twice.
+fn prewarm(app: &Arc<App>) {
+    let app = app.clone();
+    if !app.registry.deps.settings.prewarm {
+        return;
+    }
+    tokio::spawn(async move {
+        for runtime in app.registry.runtimes() {
+            let images = &app.registry.deps.images;
+            let ready = match images.ensure(runtime).await {
+                Ok(image) => Ok(image),
+                Err(_) => images.ensure(runtime).await,
+            };
+            match ready {
+                Ok(image) => tracing::info!(runtime = runtime.alias, image = image.tag, "ready"),
+                Err(error) => {
+                    let error = error.as_ref() as &dyn std::error::Error;
+                    tracing::error!(runtime = runtime.alias, error, "not ready; the next session on it tries again");
+                }
+            }
+        }
+    });
+}
+
+/// Tell the log and whoever started us (systemd, `sandboxd dev`) that requests are served, and where.
+fn announce(address: SocketAddr, socket: &Path) {
+    tracing::info!(url = format!("http://{address}"), socket = %socket.display(), "serving");
+    let url = format!("X_SANDBOXD_URL=http://{address}");
+    let states = [
+        sd_notify::NotifyState::Ready,
+        sd_notify::NotifyState::Status("serving"),
+        sd_notify::NotifyState::Custom(&url),
+    ];
+    // Started by hand, nobody listens.
+    let _ = sd_notify::notify(&states);
+}
+
+async fn wait_for_end() {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}
+
+fn io_error(operation: &'static str, path: &Path, source: io::Error) -> ServeError {
+    ServeError::Io { operation, path: path.to_owned(), source }
+}

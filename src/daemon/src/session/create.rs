@@ -1,0 +1,206 @@
+//! Making a sandbox for a session, and undoing it: each step has its opposite.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use tokio::sync::Semaphore;
+use wire::id::SessionId;
+use wire::launch::{Kind, Network, OciRuntime, Plan};
+
+use super::error::SessionError;
+use super::limits::Ceilings;
+use super::session::{Live, Session};
+use super::token::Key;
+use crate::catalog::{NetworkMode, Runtime};
+use crate::config::Settings;
+use crate::files::Workspace;
+use crate::image::{Images, ReadyImage, SharedError};
+use crate::runtime::{Init, Launcher, Slots, listener};
+use crate::store::Store;
+
+/// Name of an init's control socket in its directory.
+pub const SOCKET: &str = "init.sock";
+
+/// What sessions are made of and with.
+pub struct Deps {
+    /// What is set.
+    pub settings: Settings,
+    /// The rows.
+    pub store: Store,
+    /// The privileged half.
+    pub launcher: Launcher,
+    /// Ranges of ids.
+    pub slots: Slots,
+    /// Where images come from.
+    pub images: Images,
+    /// Of the tokens.
+    pub key: Key,
+    /// Commands that may still be started.
+    pub commands: Semaphore,
+    /// `RUNTIME_DIR/sessions`.
+    pub sockets: OwnedFd,
+    /// `workspace_root`.
+    pub workspaces: OwnedFd,
+}
+
+impl std::fmt::Debug for Deps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Deps")
+    }
+}
+
+/// What an opening found, for its undoing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// There was no workspace; it was made.
+    Nothing,
+    /// A kept workspace was found again.
+    Workspace,
+}
+
+impl Deps {
+    /// Whether a workspace of that name is kept.
+    #[must_use]
+    pub fn keeps(&self, id: &SessionId) -> bool {
+        Workspace::open(self.workspaces.as_fd(), id, &self.settings.work_dir).is_ok()
+    }
+
+    /// Make the session's workspace, or find it, and open it.
+    ///
+    /// # Errors
+    /// [`SessionError::Io`].
+    pub fn prepare(&self, session: &Session) -> Result<Found, SessionError> {
+        let io = |source: io::Error| SessionError::Io { operation: "make the workspace", id: session.id.clone(), source };
+        let found = make_workspace(&self.workspaces, &session.id).map_err(|e| io(e.into()))?;
+        let workspace = Workspace::open(self.workspaces.as_fd(), &session.id, &self.settings.work_dir)
+            .map_err(|error| io(io::Error::other(error)))?;
+        // Set once; a session that wakes keeps the one that it has.
+        let _ = session.workspace.set(workspace);
+        Ok(found)
+    }
+
+    /// Start a sandbox for the session and wait until its init is ready.
+    ///
+    /// # Errors
+    /// [`SessionError`]; then nothing of the sandbox is left, but perhaps its write layer.
+    pub async fn launch(&self, session: &Session) -> Result<Live, SessionError> {
+        let image = self.image(&session.runtime).await.map_err(SessionError::Image)?;
+        let slot = self.slots.take().ok_or(SessionError::NoSlot)?;
+        let plan = self.plan(session, &image, slot.number())?;
+        let io = |source| SessionError::Io { operation: "make the control socket", id: session.id.clone(), source };
+        let dir = self.socket_dir(&session.id).map_err(io)?;
+        let control = listener(dir.as_fd(), SOCKET).map_err(io)?;
+        let started = self.launcher.start(plan, &control).await.map_err(SessionError::Launch)?;
+        // Only the init's copy may keep the socket alive, so that its end is noticed.
+        drop(control);
+        match Init::connect(dir.as_fd(), SOCKET).await {
+            Ok(init) => Ok(Live::new(init, slot, image, started.cgroup)),
+            Err(error) => {
+                self.clear(&session.id).await;
+                Err(SessionError::Init(error))
+            }
+        }
+    }
+
+    /// The runtime's image, made ready if it is not.
+    pub(super) async fn image(&self, runtime: &Runtime) -> Result<Arc<ReadyImage>, SharedError> {
+        match self.images.ready(runtime) {
+            Some(image) => Ok(image),
+            None => self.images.ensure(runtime).await,
+        }
+    }
+
+    /// End what is left of a session's sandbox. Its write layer stays.
+    pub async fn clear(&self, id: &SessionId) {
+        if let Err(error) = self.launcher.stop(id).await {
+            tracing::error!(session = %id, error = &error as &dyn std::error::Error, "sandbox not ended");
+        }
+        self.remove_socket(id);
+    }
+
+    /// Delete what a stopped session keeps: its write layer unless `keep_layer`, its workspace if `purge`.
+    pub async fn delete(&self, id: &SessionId, keep_layer: bool, purge: bool) {
+        if !keep_layer && let Err(error) = self.launcher.forget(id).await {
+            tracing::error!(session = %id, error = &error as &dyn std::error::Error, "write layer not deleted");
+        }
+        if purge && let Err(error) = self.launcher.remove_workspace(id).await {
+            tracing::error!(session = %id, error = &error as &dyn std::error::Error, "workspace not deleted");
+        }
+    }
+
+    /// The directory of a session's control socket, made if need be.
+    pub(super) fn socket_dir(&self, id: &SessionId) -> io::Result<OwnedFd> {
+        match rustix::fs::mkdirat(&self.sockets, id.as_str(), Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.sockets, id.as_str(), flags, Mode::empty())?)
+    }
+
+    pub(super) fn remove_socket(&self, id: &SessionId) {
+        // Ours alone; what is not there needs no removing.
+        let _ = rustix::fs::unlinkat(&self.sockets, format!("{id}/{SOCKET}"), AtFlags::empty());
+        let _ = rustix::fs::unlinkat(&self.sockets, id.as_str(), AtFlags::REMOVEDIR);
+    }
+
+    fn plan(&self, session: &Session, image: &ReadyImage, slot: u32) -> Result<Plan, SessionError> {
+        let settings = &self.settings;
+        match session.runtime.network.unwrap_or(settings.network_mode) {
+            NetworkMode::None => {}
+            NetworkMode::Bridge => {
+                let alias = &session.runtime.alias;
+                return Err(SessionError::Unsupported(format!(
+                    "runtime {alias} needs a network, which this version gives to builds only"
+                )));
+            }
+        }
+        Ok(Plan {
+            id: session.id.clone(),
+            kind: Kind::Session,
+            slot,
+            layers: image.layers.clone(),
+            workspace_uid: image.uid,
+            work_dir: settings.work_dir.clone(),
+            hostname: hostname(&session.id),
+            tmpfs_bytes: settings.tmpfs_size.as_ref().map(crate::catalog::Size::bytes),
+            limits: Ceilings::of(&session.runtime, settings).limits(),
+            network: Network::None,
+            oci_runtime: OciRuntime::Builtin,
+        })
+    }
+}
+
+fn make_workspace(root: &OwnedFd, id: &SessionId) -> Result<Found, Errno> {
+    match rustix::fs::mkdirat(root, id.as_str(), Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error),
+    }
+    match rustix::fs::mkdirat(root, format!("{id}/workspace"), Mode::from_raw_mode(0o755)) {
+        Ok(()) => Ok(Found::Nothing),
+        Err(Errno::EXIST) => Ok(Found::Workspace),
+        Err(error) => Err(error),
+    }
+}
+
+/// A host name of the session's: letters, digits and hyphens, at most 63 (hostname(7)).
+fn hostname(id: &SessionId) -> String {
+    let name: String = id.as_str().bytes().take(63).map(|b| if b.is_ascii_alphanumeric() { b as char } else { '-' }).collect();
+    name.trim_end_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_session_id_makes_a_host_name() {
+        for (id, name) in [("s-1", "s-1"), ("a.b_c", "a-b-c"), ("a...", "a")] {
+            assert_eq!(hostname(&SessionId::parse(id).unwrap()), name);
+        }
+        assert_eq!(hostname(&SessionId::parse(&"x".repeat(64)).unwrap()).len(), 63);
+    }
+}

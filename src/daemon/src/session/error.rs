@@ -1,0 +1,143 @@
+//! Why a session does not do what it was asked.
+
+use wire::id::SessionId;
+
+use crate::image::SharedError;
+use crate::runtime::{InitError, LaunchError};
+use crate::store::StoreError;
+
+/// Why a session does not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// No such alias on the allowlist.
+    #[error("Runtime not allowed: {alias}. Allowed: {}", allowed.join(", "))]
+    UnknownRuntime {
+        /// What was named.
+        alias: String,
+        /// What may be, sorted.
+        allowed: Vec<String>,
+    },
+    /// An attach that names nothing.
+    #[error("attach needs the session_id to attach to")]
+    AttachNeedsId,
+    /// No such session is open.
+    #[error("No such session: {0}")]
+    NoSuchSession(SessionId),
+    /// Neither a session nor a kept workspace.
+    #[error("Nothing to attach to: {0}")]
+    NothingToAttach(SessionId),
+    /// The name is taken.
+    #[error("Session exists: {0}")]
+    Exists(SessionId),
+    /// Another request is opening it.
+    #[error("Session is opening: {0}")]
+    Opening(SessionId),
+    /// It is being closed.
+    #[error("Session is closing: {0}")]
+    Closing(SessionId),
+    /// It was opened on another runtime.
+    #[error("Session {id} is open on runtime {open}, not {asked}")]
+    RuntimeDiffers {
+        /// The session.
+        id: SessionId,
+        /// Its runtime.
+        open: String,
+        /// What was asked for.
+        asked: String,
+    },
+    /// Every sandbox of the service is in use.
+    #[error("The service holds {held} of {limit} sessions; close one, or try again later")]
+    Full {
+        /// Resident or starting.
+        held: u64,
+        /// `max_sessions`.
+        limit: u64,
+    },
+    /// Every session of the service is in use.
+    #[error("The service has {held} of {limit} open sessions; close one, or try again later")]
+    OpenFull {
+        /// Open.
+        held: u64,
+        /// `max_open_sessions`.
+        limit: u64,
+    },
+    /// The tenant has all that it may.
+    #[error("Tenant {tenant} already holds {held} of {limit} sessions; close one, or try again later")]
+    TenantFull {
+        /// Who.
+        tenant: String,
+        /// Open.
+        held: u64,
+        /// `max_sessions_per_tenant`.
+        limit: u64,
+    },
+    /// Too many commands run.
+    #[error("The service runs {0} commands at once, and all of them are running; try again later")]
+    CommandsFull(usize),
+    /// Its sandbox ended while something was asked of it.
+    #[error("The sandbox of session {0} has ended; the next command starts it again")]
+    SandboxEnded(SessionId),
+    /// A run of that name is running.
+    #[error("Run {0} is running already")]
+    RunExists(wire::id::RunId),
+    /// The command is too long for the kernel.
+    #[error("{0}")]
+    TooLong(InitError),
+    /// The runtime needs something that this version does not have.
+    #[error("Could not start sandbox: {0}")]
+    Unsupported(String),
+    /// Every range of ids is in use.
+    #[error("Could not start sandbox: every range of user ids is in use; raise slots")]
+    NoSlot,
+    /// Its image could not be made ready.
+    #[error("Could not start sandbox: {}", chain(.0.as_ref()))]
+    Image(SharedError),
+    /// The launcher did not start it.
+    #[error("Could not start sandbox: {}", chain(.0))]
+    Launch(LaunchError),
+    /// Its init did not answer.
+    #[error("Could not start sandbox: {}", chain(.0))]
+    Init(InitError),
+    /// Its directories or pipes could not be made.
+    #[error("{operation} of session {id}: {source}")]
+    Io {
+        /// What was attempted.
+        operation: &'static str,
+        /// The session.
+        id: SessionId,
+        /// What the kernel says.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The database did not record it.
+    #[error("{}", chain(.0))]
+    Store(#[from] StoreError),
+    /// The opening ended without a result.
+    #[error("The opening of session {0} was broken off")]
+    Broken(SessionId),
+}
+
+impl SessionError {
+    /// Whether the reason is a full disk.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Launch(error) => error.is_full(),
+            Self::Store(StoreError::Full { .. }) => true,
+            Self::Io { source, .. } => source.raw_os_error().is_some_and(|e| [libc::ENOSPC, libc::EDQUOT].contains(&e)),
+            _ => false,
+        }
+    }
+}
+
+/// An error and its sources, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,90 @@
+//! The ceilings in force for one runtime, and what they are in cgroup's terms.
+
+use wire::launch::Limits;
+
+use crate::catalog::{Runtime, Size};
+use crate::config::Settings;
+
+/// Length of a period of `cpu.max`, microseconds.
+const PERIOD_US: f64 = 100_000.0;
+
+/// What a sandbox may use at most: the runtime's own value, else the service's. Absent: no ceiling.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ceilings {
+    /// Memory.
+    pub mem_limit: Option<Size>,
+    /// Memory and swap together; absent: no swap.
+    pub memswap_limit: Option<Size>,
+    /// CPUs.
+    pub cpus: Option<f64>,
+    /// CPU weight as `docker run --cpu-shares` has it.
+    pub cpu_shares: Option<u64>,
+    /// Processes.
+    pub pids_limit: Option<u64>,
+}
+
+impl Ceilings {
+    /// Those in force for `runtime`.
+    #[must_use]
+    pub fn of(runtime: &Runtime, settings: &Settings) -> Self {
+        let own = &runtime.limits;
+        Self {
+            mem_limit: own.mem_limit.clone().or_else(|| settings.mem_limit.clone()),
+            memswap_limit: own.memswap_limit.clone().or_else(|| settings.memswap_limit.clone()),
+            cpus: own.cpus.or(settings.cpus),
+            cpu_shares: own.cpu_shares.or(settings.cpu_shares),
+            pids_limit: own.pids_limit.or(settings.pids_limit),
+        }
+    }
+
+    /// As the launcher wants them.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let memory_bytes = self.mem_limit.as_ref().map(Size::bytes);
+        let both = self.memswap_limit.as_ref().map(Size::bytes);
+        Limits {
+            memory_bytes,
+            // No swap unless asked for; with a runtime's own memory above the service's sum: none either.
+            swap_bytes: memory_bytes.map(|memory| both.map_or(0, |both| both.saturating_sub(memory))),
+            cpu_quota_us: self.cpus.map(quota),
+            cpu_weight: self.cpu_shares.map(weight),
+            pids: self.pids_limit,
+        }
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 < cpus ≤ 1024, checked where it is read
+fn quota(cpus: f64) -> u64 {
+    // The kernel's least quota is 1 ms.
+    ((cpus * PERIOD_US).round() as u64).max(1000)
+}
+
+/// cgroup v1 shares (2 to 262144) as a v2 weight (1 to 10000), as the OCI runtimes convert them.
+fn weight(shares: u64) -> u64 {
+    1 + (shares.clamp(2, 262_144) - 2) * 9_999 / 262_142
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_span_the_weights() {
+        assert_eq!((weight(2), weight(262_144), weight(1024)), (1, 10_000, 39));
+    }
+
+    #[test]
+    fn swap_is_none_unless_asked_for() {
+        let size = |text| Some(Size::parse(text).unwrap());
+        let mut ceilings =
+            Ceilings { mem_limit: size("1g"), memswap_limit: None, cpus: Some(1.5), cpu_shares: None, pids_limit: Some(9) };
+        let limits = ceilings.limits();
+        assert_eq!((limits.memory_bytes, limits.swap_bytes, limits.cpu_quota_us), (Some(1 << 30), Some(0), Some(150_000)));
+        ceilings.memswap_limit = size("3g");
+        assert_eq!(ceilings.limits().swap_bytes, Some(2 << 30));
+        ceilings.memswap_limit = size("1m");
+        assert_eq!(ceilings.limits().swap_bytes, Some(0));
+        ceilings.mem_limit = None;
+        assert_eq!(ceilings.limits().swap_bytes, None);
+    }
+}

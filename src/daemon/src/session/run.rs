@@ -1,0 +1,301 @@
+//! Running one command: HTTP's request in, streams and status out. No privilege, no disk, no driver.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+use wire::api::{MAX_RUN_OUTPUT, RunRequest, RunResponse, STOPPED_OUTPUT};
+use wire::id::RunId;
+use wire::init::{Command, Privilege, Step};
+
+use super::error::SessionError;
+use super::registry::Registry;
+use super::session::{Live, Session};
+use crate::image::ca_env;
+use crate::runtime::init::Running;
+use crate::runtime::pipes::{Pipe, Read};
+use crate::runtime::{Init, InitError, Outcome};
+
+/// Between `SIGTERM` and `SIGKILL`.
+const TERM_GRACE: Duration = Duration::from_secs(2);
+/// How long after `SIGKILL` the kernel may take to be done.
+const KILL_GRACE: Duration = Duration::from_secs(3);
+/// How long a command that has ended is waited for when background processes hold its streams.
+const DRAIN_GRACE: Duration = Duration::from_millis(50);
+/// Longest deadline, seconds; longer ones are as good as this.
+const DEADLINE_MAX: f64 = 1e9;
+
+impl Registry {
+    /// Run one command in a session. Whoever drops the future stops the command.
+    ///
+    /// # Errors
+    /// [`SessionError`]; a command that fails, or cannot be executed, is an answer.
+    pub async fn run(&self, session: &Arc<Session>, request: RunRequest) -> Result<RunResponse, SessionError> {
+        let asked = Instant::now();
+        let deps = &self.deps;
+        let full = || SessionError::CommandsFull(deps.settings.max_running_commands);
+        let _permit = deps.commands.try_acquire().map_err(|_| full())?;
+        let _activity = session.activity();
+        let live = session.wake().await?;
+        let longest = deps.settings.execute_timeout as f64;
+        let within = request.timeout_seconds.unwrap_or(longest).min(longest).min(DEADLINE_MAX);
+        let run = request.run_id;
+        let io = |source| SessionError::Io { operation: "make the pipes", id: session.id.clone(), source };
+        let (mut out, mut err) = (Stream::new().map_err(io)?, Stream::new().map_err(io)?);
+        let command = self.command(&live, request);
+        let started = live.init.start(run, command, &mut out.pipe, &mut err.pipe).await;
+        let running = started.map_err(|error| start_error(session, error))?;
+        let guard = StopOnDrop { init: Some(live.init.clone()), run };
+        let deadline = asked + Duration::from_secs_f64(within);
+        let collect = Collect { init: &live.init, run, running, out, err };
+        let answer = collect.until(deadline).await.map_err(|Ended| SessionError::SandboxEnded(session.id.clone()));
+        guard.finished();
+        answer
+    }
+
+    /// Stop a run, if it is running.
+    pub async fn stop(&self, session: &Session, run: RunId) {
+        if let Some(live) = session.live() {
+            live.init.stop(run, TERM_GRACE).await;
+        }
+    }
+
+    fn command(&self, live: &Live, request: RunRequest) -> Command {
+        let image = &live.image;
+        let mut env: BTreeMap<String, String> = image.env.iter().cloned().collect();
+        if self.deps.settings.extra_ca_certs.is_some() {
+            env.extend(ca_env().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        }
+        env.entry("HOME".into()).or_insert_with(|| image.home.clone());
+        env.extend(request.env);
+        Command {
+            argv: request.argv,
+            env: env.into_iter().collect(),
+            cwd: self.deps.settings.work_dir.clone(),
+            uid: image.uid,
+            gid: image.gid,
+            privilege: Privilege::None,
+        }
+    }
+}
+
+fn start_error(session: &Session, error: InitError) -> SessionError {
+    match error {
+        InitError::Gone => SessionError::SandboxEnded(session.id.clone()),
+        InitError::Duplicate(run) => SessionError::RunExists(run),
+        InitError::TooLong(_) => SessionError::TooLong(error),
+        InitError::Unready(_) | InitError::Io(_) => SessionError::Init(error),
+    }
+}
+
+/// Stops the run when the request that waits for it goes away.
+struct StopOnDrop {
+    init: Option<Init>,
+    run: RunId,
+}
+
+impl StopOnDrop {
+    fn finished(mut self) {
+        self.init = None;
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some(init) = self.init.take() {
+            let run = self.run;
+            tokio::spawn(async move { init.stop(run, TERM_GRACE).await });
+        }
+    }
+}
+
+/// The sandbox ended under the command.
+struct Ended;
+
+struct Stream {
+    pipe: Pipe,
+    bytes: Vec<u8>,
+}
+
+impl Stream {
+    fn new() -> io::Result<Self> {
+        Ok(Self { pipe: Pipe::new()?, bytes: Vec::new() })
+    }
+
+    /// Read all that is there; how many bytes that were. A pipe that fails is at its end.
+    fn read(&mut self, keep: usize) -> u64 {
+        let mut total = 0;
+        loop {
+            let room = keep.saturating_sub(self.bytes.len());
+            match self.pipe.read_now(&mut self.bytes, room) {
+                Ok(Read::Bytes(count)) => total += count as u64,
+                Ok(Read::Empty | Read::End) | Err(_) => return total,
+            }
+            // One reading may not starve the other stream, the deadline or other requests.
+            if total >= 1 << 20 {
+                return total;
+            }
+        }
+    }
+
+    fn text(bytes: Vec<u8>) -> String {
+        String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+}
+
+/// Why a command was stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    Deadline,
+    Output,
+}
+
+struct Collect<'a> {
+    init: &'a Init,
+    run: RunId,
+    running: Running,
+    out: Stream,
+    err: Stream,
+}
+
+impl Collect<'_> {
+    async fn until(mut self, deadline: Instant) -> Result<RunResponse, Ended> {
+        match self.outcome(deadline).await? {
+            Ok(outcome) => {
+                self.drain(deadline).await;
+                Ok(self.finished(outcome))
+            }
+            Err(stop) => {
+                self.stop().await;
+                Ok(self.stopped(stop))
+            }
+        }
+    }
+
+    /// Read until the main process ends, or a limit is passed.
+    async fn outcome(&mut self, deadline: Instant) -> Result<Result<Outcome, Stop>, Ended> {
+        let keep = usize::try_from(MAX_RUN_OUTPUT).unwrap_or(usize::MAX);
+        let mut total = 0;
+        let mut sleep = pin!(sleep_until(deadline));
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut self.running.exited => return outcome.map(Ok).map_err(|_| Ended),
+                () = self.out.pipe.readable() => total += self.out.read(keep),
+                () = self.err.pipe.readable() => total += self.err.read(keep),
+                () = &mut sleep => return Ok(Err(Stop::Deadline)),
+            }
+            if total > MAX_RUN_OUTPUT {
+                return Ok(Err(Stop::Output));
+            }
+        }
+    }
+
+    /// After the end: all that the command wrote is in the pipes. What background
+    /// processes write is waited for a moment only, unless they close the streams.
+    async fn drain(&mut self, deadline: Instant) {
+        let keep = usize::try_from(MAX_RUN_OUTPUT).unwrap_or(usize::MAX);
+        let until = deadline.min(Instant::now() + DRAIN_GRACE);
+        let mut sleep = pin!(sleep_until(until));
+        loop {
+            while self.out.read(keep) + self.err.read(keep) > 0 {}
+            if self.out.pipe.ended() && self.err.pipe.ended() {
+                return;
+            }
+            tokio::select! {
+                () = self.out.pipe.readable() => {}
+                () = self.err.pipe.readable() => {}
+                () = &mut sleep => return,
+            }
+        }
+    }
+
+    /// End every process of the run, reading on so that none of them waits for us.
+    async fn stop(&mut self) {
+        let init = self.init.clone();
+        init.stop(self.run, TERM_GRACE).await;
+        let all = timeout(TERM_GRACE + KILL_GRACE, async {
+            loop {
+                tokio::select! {
+                    biased;
+                    // An error says that the sandbox has ended, and with it the run.
+                    _ = &mut self.running.emptied => return,
+                    () = self.out.pipe.readable() => { self.out.read(STOPPED_OUTPUT); }
+                    () = self.err.pipe.readable() => { self.err.read(STOPPED_OUTPUT); }
+                }
+            }
+        });
+        if all.await.is_err() {
+            tracing::error!(run = %self.run, "processes outlive their SIGKILL");
+        }
+        self.out.read(STOPPED_OUTPUT);
+        self.err.read(STOPPED_OUTPUT);
+    }
+
+    fn finished(mut self, outcome: Outcome) -> RunResponse {
+        let (exit_code, note) = match outcome {
+            Outcome::Exited(status, _usage) => (status.exit_code(), None),
+            Outcome::Refused(step, errno) => refusal(step, errno),
+        };
+        if let Some(note) = note {
+            self.err.bytes.extend_from_slice(note.as_bytes());
+        }
+        let (stdout, stderr) = (std::mem::take(&mut self.out.bytes), std::mem::take(&mut self.err.bytes));
+        self.leave();
+        RunResponse {
+            stdout: Stream::text(stdout),
+            stderr: Stream::text(stderr),
+            exit_code: Some(exit_code),
+            timed_out: false,
+            output_limited: false,
+            output_limit: None,
+        }
+    }
+
+    fn stopped(mut self, stop: Stop) -> RunResponse {
+        self.out.bytes.truncate(STOPPED_OUTPUT);
+        self.err.bytes.truncate(STOPPED_OUTPUT);
+        RunResponse {
+            stdout: Stream::text(std::mem::take(&mut self.out.bytes)),
+            stderr: Stream::text(std::mem::take(&mut self.err.bytes)),
+            exit_code: None,
+            timed_out: stop == Stop::Deadline,
+            output_limited: stop == Stop::Output,
+            output_limit: (stop == Stop::Output).then_some(MAX_RUN_OUTPUT),
+        }
+    }
+
+    /// Go on reading, into nothing, for background processes that hold the streams.
+    fn leave(self) {
+        let Self { out, err, running, .. } = self;
+        for mut stream in [out, err] {
+            if !stream.pipe.ended() {
+                tokio::spawn(async move {
+                    while !stream.pipe.ended() {
+                        stream.pipe.readable().await;
+                        stream.bytes.clear();
+                        stream.read(0);
+                    }
+                });
+            }
+        }
+        drop(running);
+    }
+}
+
+/// What a shell would answer for a command that cannot be executed.
+fn refusal(step: Step, errno: i32) -> (i32, Option<String>) {
+    let reason = io::Error::from_raw_os_error(errno);
+    let code = if step == Step::Exec && errno == libc::ENOENT { 127 } else { 126 };
+    let text = match step {
+        Step::Exec if errno == libc::ENOENT => "sandboxd: command not found\n".to_owned(),
+        Step::Exec => format!("sandboxd: cannot execute: {reason}\n"),
+        Step::Chdir => format!("sandboxd: cannot enter the work directory: {reason}\n"),
+        Step::Fork => format!("sandboxd: cannot fork: {reason} (the sandbox's process limit?)\n"),
+        Step::Request | Step::Cgroup | Step::Drop => format!("sandboxd: cannot start the command ({step:?}): {reason}\n"),
+    };
+    (code, Some(text))
+}

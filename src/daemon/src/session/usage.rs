@@ -1,0 +1,70 @@
+//! What a sandbox uses, from its cgroup's files: two readings make a rate, and nobody waits for the second.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use wire::api::SessionUsage;
+
+/// Reads one cgroup. Its files are the kernel's own: nothing in the sandbox can name or replace them.
+#[derive(Debug)]
+pub struct Meter {
+    cgroup: PathBuf,
+    last: Mutex<Option<(Instant, u64)>>,
+}
+
+impl Meter {
+    /// The meter of this cgroup directory.
+    #[must_use]
+    pub fn new(cgroup: PathBuf) -> Self {
+        let meter = Self { cgroup, last: Mutex::new(None) };
+        let first = meter.cpu_us().map(|cpu| (Instant::now(), cpu));
+        *meter.last.lock().unwrap_or_else(PoisonError::into_inner) = first;
+        meter
+    }
+
+    /// What is used now. What this host's kernel does not account is null.
+    #[must_use]
+    pub fn read(&self) -> SessionUsage {
+        let commands = self.cgroup.join("commands");
+        SessionUsage {
+            memory_bytes: number(&self.cgroup.join("memory.current")),
+            memory_limit_bytes: number(&commands.join("memory.max")),
+            cpu_percent: self.cpu_percent(),
+            pids: number(&self.cgroup.join("pids.current")).or_else(|| count(&self.cgroup, 4)),
+        }
+    }
+
+    /// CPU time per wall time since the last reading, 100 for one whole CPU.
+    #[allow(clippy::cast_precision_loss)] // microseconds of CPU fit 53 bits for 285 years
+    fn cpu_percent(&self) -> Option<f64> {
+        let (now, cpu) = (Instant::now(), self.cpu_us()?);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (then, before) = last.replace((now, cpu))?;
+        let wall = now.duration_since(then).as_micros() as f64;
+        (wall > 0.0).then(|| (cpu.saturating_sub(before) as f64 / wall * 1000.0).round() / 10.0)
+    }
+
+    fn cpu_us(&self) -> Option<u64> {
+        let stat = std::fs::read_to_string(self.cgroup.join("cpu.stat")).ok()?;
+        stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()
+    }
+}
+
+fn number(file: &Path) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Processes in a cgroup and those below it, where the kernel does not count them.
+fn count(cgroup: &Path, depth: u32) -> Option<u64> {
+    let own = std::fs::read_to_string(cgroup.join("cgroup.procs")).ok()?.lines().count();
+    let mut total = u64::try_from(own).ok()?;
+    if depth > 0 {
+        for entry in std::fs::read_dir(cgroup).ok()?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                total += count(&entry.path(), depth - 1).unwrap_or(0);
+            }
+        }
+    }
+    Some(total)
+}
