@@ -95,8 +95,9 @@ impl Init {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// A new connection replaces the old.
+    /// A new connection replaces the old, after what that one had asked for.
     fn accept(&mut self) {
+        self.converse();
         // Fails if the peer has gone again.
         let Ok(socket) = sys::accept(self.ready.listener.as_fd()) else { return };
         self.disconnect();

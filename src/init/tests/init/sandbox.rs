@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,9 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// User and group of commands.
 pub const AGENT: u32 = 10001;
 
+/// Held while a program is written and while a test forks: a child that holds a file open
+/// for writing makes it `ETXTBSY` for all until it executes.
+static WRITING: Mutex<()> = Mutex::new(());
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 /// Where cgroup v2 is mounted.
@@ -141,6 +145,7 @@ impl Drop for Sandbox {
 }
 
 fn install(from: &Path, to: &Path) {
+    let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     fs::copy(from, to).unwrap();
     fs::set_permissions(to, fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -178,7 +183,9 @@ fn launch(cgroup: &Path, listener: &OwnedFd, dir: &Path, base: u32, build: bool)
         program: &program,
         argv: &argv,
     };
+    let forking = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = sys::start(&start).unwrap();
+    drop(forking);
     for map in ["uid_map", "gid_map"] {
         fs::write(format!("/proc/{pid}/{map}"), format!("0 {base} 65536")).unwrap();
     }
@@ -270,7 +277,10 @@ impl Client {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut control = net::RecvAncillaryBuffer::new(&mut space);
         let flags = net::RecvFlags::CMSG_CLOEXEC;
-        let received = net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags);
+        // A call with a timeout is not restarted when a signal, even an ignored one, interrupts it.
+        let received = rustix::io::retry_on_intr(|| {
+            net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
+        });
         let len = match received {
             Ok(received) => received.bytes,
             Err(rustix::io::Errno::CONNRESET) => 0,
