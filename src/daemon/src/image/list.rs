@@ -47,8 +47,8 @@ impl Inner {
         let failure = failures.get(key).map(|error| chain(error.as_ref()));
         let state = match (&record, &failure) {
             (Some(_), _) => "ready",
-            (None, _) if under_way.iter().any(|other| other == key) => "building",
             (None, Some(_)) => "failed",
+            (None, None) if under_way.iter().any(|other| other == key) => "building",
             (None, None) => "absent",
         };
         let layers = |record: &Arc<Record>| record.layers.iter().map(ToString::to_string).collect();

@@ -89,7 +89,7 @@ pub(crate) struct Inner {
     machine: Arc<dyn Machine>,
     settings: Settings,
     flights: Flights<Result<Entry, SharedError>>,
-    /// Why the last job of a key failed, until the next one is done.
+    /// Why the last job of a key failed, until the next one begins.
     failures: Mutex<HashMap<String, SharedError>>,
     builds: Semaphore,
     fetches: Semaphore,
@@ -193,6 +193,7 @@ impl Inner {
         let start = || {
             let (job, inner, key) = (start(), Arc::clone(self), key.to_owned());
             async move {
+                inner.remember(key.clone(), None);
                 let result = job.await.map_err(Arc::new);
                 inner.remember(key, result.as_ref().err());
                 result
