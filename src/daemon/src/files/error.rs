@@ -2,6 +2,9 @@
 
 use rustix::io::Errno;
 
+/// Most characters of an unchecked path that an error repeats.
+const MAX_SHOWN: usize = 255;
+
 /// Why a file operation of a live session was not done. The text of each is what the client shows.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
@@ -172,6 +175,10 @@ impl FileError {
         }
     }
 
+    pub(super) fn invalid(path: &str, reason: &'static str) -> Self {
+        Self::Invalid { path: shown(path), reason }
+    }
+
     pub(super) fn not_native(path: &str, why: Why) -> Self {
         Self::NotNative { path: path.to_owned(), why }
     }
@@ -195,4 +202,13 @@ impl FileError {
             other => Self::Io { op, path, source: other.into() },
         }
     }
+}
+
+/// A path that has not been checked, as an error may repeat it: of bounded length, without NULs.
+pub(super) fn shown(path: &str) -> String {
+    let mut shown: String = path.chars().take(MAX_SHOWN).map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect();
+    if path.chars().nth(MAX_SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
 }

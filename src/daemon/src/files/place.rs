@@ -1,6 +1,6 @@
 //! A path as a client writes it, taken apart as text: no system call happens here.
 
-use super::error::{FileError, Why};
+use super::error::{FileError, Why, shown};
 
 /// Longest path that is looked at, in bytes: `PATH_MAX` without its NUL.
 const MAX_PATH: usize = 4095;
@@ -23,15 +23,13 @@ impl Place {
     /// `path` beneath `work_dir`, which is absolute, normalised and not `/`.
     pub(super) fn parse(path: &str, work_dir: &str) -> Result<Self, FileError> {
         if path.contains('\0') {
-            return Err(FileError::Invalid { path: path.replace('\0', "\\0"), reason: "path has a null byte" });
+            return Err(FileError::invalid(path, "path has a null byte"));
         }
         if !path.starts_with('/') {
-            return Err(FileError::Invalid { path: path.to_owned(), reason: "path must be absolute" });
+            return Err(FileError::invalid(path, "path must be absolute"));
         }
         if path.len() > MAX_PATH {
-            // Not quoted back: it may be as large as a request.
-            let start = path.chars().take(64).collect::<String>();
-            return Err(FileError::not_native(&format!("{start}…"), Why::TooLong));
+            return Err(FileError::not_native(&shown(path), Why::TooLong));
         }
         let outside = || FileError::not_native(path, Why::Outside);
         // POSIX leaves the meaning of exactly two slashes open, and Python keeps them.
@@ -179,7 +177,8 @@ mod tests {
         let long = format!("/workspace/{}", "é/".repeat(2000));
         let error = parse(&long).unwrap_err();
         assert!(matches!(error, FileError::NotNative { why: Why::TooLong, .. }));
-        assert!(error.to_string().len() < 300);
+        assert!(error.to_string().len() < 1000);
+        assert!(parse(&"é\0".repeat(50_000)).unwrap_err().to_string().len() < 1000);
         assert!(parse(&format!("/workspace/{}", "a/".repeat(2042))).is_ok());
     }
 

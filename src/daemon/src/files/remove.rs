@@ -48,7 +48,7 @@ impl Workspace {
 }
 
 fn refused(path: &str) -> FileError {
-    FileError::Invalid { path: path.to_owned(), reason: "cannot remove the work directory or what holds it" }
+    FileError::invalid(path, "cannot remove the work directory or what holds it")
 }
 
 /// A tree that is being removed.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use wire::api::FileEntry;
 
 use super::entry::entry;
+use super::error::shown;
 use super::resolve::open_beneath;
 use super::{FileError, MAX_ENTRIES, Workspace, text};
 
@@ -105,7 +106,7 @@ impl Workspace {
     pub fn stored_ls(&self, path: &str) -> Result<Vec<FileEntry>, StoredError> {
         let relative = self.relative(path)?;
         let scan = self.scan(&relative, MAX_ENTRIES).map_err(|errno| directory(path, errno))?;
-        if scan.more { Err(StoredError::TooMany { path: path.to_owned() }) } else { Ok(scan.entries) }
+        if scan.more { Err(StoredError::TooMany { path: shown(path) }) } else { Ok(scan.entries) }
     }
 
     /// A directory and those beneath it. The work is bounded as the answer is: of each directory no more names
@@ -174,7 +175,7 @@ impl Workspace {
             match part {
                 "" | "." => {}
                 ".." => return Err(outside(path)),
-                part if part.contains('\0') => return Err(outside(&path.replace('\0', "\\0"))),
+                part if part.contains('\0') => return Err(outside(path)),
                 part => {
                     if !relative.is_empty() {
                         relative.push('/');
@@ -224,12 +225,12 @@ fn sort(entries: &mut [FileEntry]) {
 }
 
 fn outside(path: &str) -> StoredError {
-    StoredError::Outside { path: path.to_owned() }
+    StoredError::Outside { path: shown(path) }
 }
 
 /// What `errno` means for a directory that was to be listed.
 fn directory(path: &str, errno: Errno) -> StoredError {
-    let path = path.to_owned();
+    let path = shown(path);
     match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => StoredError::NoDirectory { path },
         Errno::LOOP | Errno::XDEV => StoredError::Outside { path },
@@ -241,7 +242,7 @@ fn directory(path: &str, errno: Errno) -> StoredError {
 /// What a live session's error means for a file that was to be read.
 fn file(path: &str, error: FileError) -> StoredError {
     use super::Why;
-    let path = path.to_owned();
+    let path = shown(path);
     match error {
         FileError::NotFound { .. }
         | FileError::IsADirectory { .. }
