@@ -24,7 +24,11 @@ pub(super) fn catalogue_alias(alias: &str) -> Result<(), FieldError> {
     if head && tail && alias.len() <= MAX_ALIAS_BYTES {
         return Ok(());
     }
-    Err(FieldError::new("alias", format!("{} is not an alias", quoted(alias)), "[a-z][a-z0-9-]*, at most 64 characters"))
+    Err(FieldError::new(
+        "alias",
+        format!("{} is not an alias", quoted(alias)),
+        "[a-z][a-z0-9-]*, at most 64 characters",
+    ))
 }
 
 /// An alias of the setting `runtimes`, where names that are in use already may also have capitals, dots and underscores.
@@ -32,7 +36,11 @@ pub(super) fn setting_alias(alias: &str) -> Result<(), FieldError> {
     if wire::id::SessionId::parse(alias).is_ok() {
         return Ok(());
     }
-    Err(FieldError::new("alias", format!("{} is not an alias", quoted(alias)), "[A-Za-z0-9][A-Za-z0-9._-]*, at most 64 characters"))
+    Err(FieldError::new(
+        "alias",
+        format!("{} is not an alias", quoted(alias)),
+        "[A-Za-z0-9][A-Za-z0-9._-]*, at most 64 characters",
+    ))
 }
 
 /// A name of an image: a short name, a reference to a registry, with tag or digest.
@@ -50,7 +58,11 @@ pub(super) fn description(text: &str) -> Result<(), FieldError> {
     if text.len() <= MAX_DESCRIPTION_BYTES && !text.contains(char::is_control) {
         return Ok(());
     }
-    Err(FieldError::new("description", "is too long or has control characters".into(), "one line of at most 1024 bytes"))
+    Err(FieldError::new(
+        "description",
+        "is too long or has control characters".into(),
+        "one line of at most 1024 bytes",
+    ))
 }
 
 pub(super) fn briefing(sentences: &[String]) -> Result<(), FieldError> {
@@ -58,14 +70,22 @@ pub(super) fn briefing(sentences: &[String]) -> Result<(), FieldError> {
     if sentences.len() <= MAX_SENTENCES && sentences.iter().all(good) {
         return Ok(());
     }
-    Err(FieldError::new("briefing", "has an empty or too long sentence".into(), "at most 64 sentences of 1 to 2048 bytes"))
+    Err(FieldError::new(
+        "briefing",
+        "has an empty or too long sentence".into(),
+        "at most 64 sentences of 1 to 2048 bytes",
+    ))
 }
 
 pub(super) fn oci_runtime(name: &str) -> Result<(), FieldError> {
     if wire::id::SessionId::parse(name).is_ok() {
         return Ok(());
     }
-    Err(FieldError::new("oci_runtime", format!("{} is not the name of a runtime", quoted(name)), "a name such as crun, without a path"))
+    Err(FieldError::new(
+        "oci_runtime",
+        format!("{} is not the name of a runtime", quoted(name)),
+        "a name such as crun, without a path",
+    ))
 }
 
 /// Variables of an image: POSIX names, values of one line.
@@ -75,7 +95,11 @@ pub(super) fn env_vars(vars: &BTreeMap<String, String>) -> Result<(), FieldError
     }
     for (name, value) in vars {
         if !is_variable(name) {
-            return Err(FieldError::new("env_vars", format!("{} is not a name", quoted(name)), "[A-Za-z_][A-Za-z0-9_]*"));
+            return Err(FieldError::new(
+                "env_vars",
+                format!("{} is not a name", quoted(name)),
+                "[A-Za-z_][A-Za-z0-9_]*",
+            ));
         }
         if value.len() > MAX_VARIABLE_BYTES || value.contains(['\0', '\n', '\r']) {
             let problem = format!("the value of {name} is not one line of text");
@@ -116,15 +140,19 @@ pub(super) fn definition(definition: &Definition) -> Result<(), FieldError> {
 /// would fetch from, or write to, places that the operator did not name.
 fn package(manager: PackageManager, name: &str) -> Result<(), FieldError> {
     let (extra, allowed): (&[u8], _) = match manager {
-        PackageManager::Pip => (b"[]<>=!~,", "a name with optional [extras] and versions, such as pandas or uvicorn[standard]>=0.30,<1"),
+        PackageManager::Pip => {
+            (b"[]<>=!~,", "a name with optional [extras] and versions, such as pandas or uvicorn[standard]>=0.30,<1")
+        }
         PackageManager::Npm => (b"@/^~<>=", "a name with optional @scope/ and @version, such as tsx or @types/node@20"),
         PackageManager::Apt => (b"=/:~", "a name with optional =version, such as git or nodejs=20.1-1"),
         PackageManager::Cargo => (b"@", "a name with optional @version, such as ripgrep@14.1.0"),
     };
     let scoped = manager == PackageManager::Npm && name.starts_with('@');
     let head = scoped || name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-    let tail = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'+') || extra.contains(&b));
-    let path = name.contains("..") || name.contains("//") || (manager == PackageManager::Npm && name.contains('/') && !scoped);
+    let tail =
+        name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'+') || extra.contains(&b));
+    let path =
+        name.contains("..") || name.contains("//") || (manager == PackageManager::Npm && name.contains('/') && !scoped);
     if head && tail && !path && name.len() <= MAX_PACKAGE_BYTES {
         return Ok(());
     }
@@ -158,7 +186,22 @@ mod tests {
         for (manager, name) in good {
             assert!(package(manager, name).is_ok(), "{name}");
         }
-        let bad = ["", "-r", "--index-url=x", "../x", "/etc", "a b", "a;b", "$(id)", "a`b`", "a\nb", "x@https://h/y", "a&b", "a|b", "é"];
+        let bad = [
+            "",
+            "-r",
+            "--index-url=x",
+            "../x",
+            "/etc",
+            "a b",
+            "a;b",
+            "$(id)",
+            "a`b`",
+            "a\nb",
+            "x@https://h/y",
+            "a&b",
+            "a|b",
+            "é",
+        ];
         for name in bad {
             for manager in [Pip, Npm, Apt, Cargo] {
                 assert!(package(manager, name).is_err(), "{manager} {name:?}");

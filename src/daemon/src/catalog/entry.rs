@@ -6,7 +6,10 @@ use std::path::Path;
 
 use serde::{Deserialize, de};
 
-use super::{CatalogError, Definition, FieldError, MAX_RUNTIMES, NetworkMode, PackageManager, Runtime, RuntimeLimits, Size, Source, check};
+use super::{
+    CatalogError, Definition, FieldError, MAX_RUNTIMES, NetworkMode, PackageManager, Runtime, RuntimeLimits, Size,
+    Source, check,
+};
 
 /// Largest catalogue file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -28,7 +31,8 @@ impl Catalogue {
         let mut catalogue = Self::default();
         for file in files {
             let origin = file.as_ref().display().to_string();
-            let text = read_bounded(file.as_ref()).map_err(|source| CatalogError::Read { file: origin.clone(), source })?;
+            let text =
+                read_bounded(file.as_ref()).map_err(|source| CatalogError::Read { file: origin.clone(), source })?;
             catalogue.add(&origin, &text)?;
         }
         Ok(catalogue)
@@ -69,8 +73,11 @@ impl Catalogue {
         }
         for (index, value) in list.into_iter().enumerate() {
             let name = entry_name(&value, index);
-            let entry: FileEntry = from_value(value)
-                .map_err(|problem| CatalogError::Entry { origin: origin.to_owned(), entry: name.clone(), problem })?;
+            let entry: FileEntry = from_value(value).map_err(|problem| CatalogError::Entry {
+                origin: origin.to_owned(),
+                entry: name.clone(),
+                problem,
+            })?;
             let runtime = entry.into_runtime().map_err(|refused| refused.at(origin, &name))?;
             if self.get(&runtime.alias).is_some() {
                 let problem = "this alias occurs twice; allowed: once".to_owned();
@@ -145,7 +152,10 @@ impl FileEntry {
             alias: self.alias,
             description: self.description,
             source: recipe.into_source()?,
-            limits: RuntimeLimits { mem_limit: memory("mem_limit", self.mem_limit.as_deref())?, ..RuntimeLimits::default() },
+            limits: RuntimeLimits {
+                mem_limit: memory("mem_limit", self.mem_limit.as_deref())?,
+                ..RuntimeLimits::default()
+            },
             network: self.needs_network.map(|needs| if needs { NetworkMode::Bridge } else { NetworkMode::None }),
             oci_runtime: None,
             briefing: self.briefing,
@@ -212,7 +222,6 @@ pub(super) fn from_value<T: de::DeserializeOwned>(value: serde_json::Value) -> R
     })
 }
 
-
 fn entry_name(value: &serde_json::Value, index: usize) -> String {
     match value.get("alias").and_then(serde_json::Value::as_str) {
         Some(alias) => check::quoted(alias),
@@ -257,18 +266,48 @@ mod tests {
             ("{}", "c.json: is not a JSON list of entries"),
             ("[]", "c.json: has no entry; allowed: 1 or more"),
             (r#"[{"image": "x"}]"#, "c.json: entry 1: missing field `alias`"),
-            (r#"[{"alias": "a", "image": "x", "pakages": []}]"#, "c.json: entry \"a\": field pakages: unknown field `pakages`, expected one of"),
+            (
+                r#"[{"alias": "a", "image": "x", "pakages": []}]"#,
+                "c.json: entry \"a\": field pakages: unknown field `pakages`, expected one of",
+            ),
             (r#"[{"alias": "a", "image": "x", "mem_limit": 7}]"#, "c.json: entry \"a\": field mem_limit: invalid type"),
-            (r#"[{"alias": "a", "image": "x", "mem_limit": "2x"}]"#, "c.json: entry \"a\": field mem_limit: \"2x\" is not a size; allowed: bytes"),
-            (r#"[{"alias": "a", "image": "x", "mem_limit": "1m"}]"#, "c.json: entry \"a\": field mem_limit: \"1m\" is too small; allowed: 6m or more"),
-            (r#"[{"alias": "A", "image": "x"}]"#, "c.json: entry \"A\": field alias: \"A\" is not an alias; allowed: [a-z][a-z0-9-]*"),
+            (
+                r#"[{"alias": "a", "image": "x", "mem_limit": "2x"}]"#,
+                "c.json: entry \"a\": field mem_limit: \"2x\" is not a size; allowed: bytes",
+            ),
+            (
+                r#"[{"alias": "a", "image": "x", "mem_limit": "1m"}]"#,
+                "c.json: entry \"a\": field mem_limit: \"1m\" is too small; allowed: 6m or more",
+            ),
+            (
+                r#"[{"alias": "A", "image": "x"}]"#,
+                "c.json: entry \"A\": field alias: \"A\" is not an alias; allowed: [a-z][a-z0-9-]*",
+            ),
             (r#"[{"alias": "a"}]"#, "c.json: entry \"a\": has neither image nor base_image; allowed: one of them"),
-            (r#"[{"alias": "a", "image": "x", "base_image": "y"}]"#, "c.json: entry \"a\": has both image and base_image"),
-            (r#"[{"alias": "a", "image": "x", "packages": ["p"]}]"#, "c.json: entry \"a\": has an image, which is used as it is"),
-            (r#"[{"alias": "a", "base_image": "x", "packages": ["-r"]}]"#, "c.json: entry \"a\": field packages: \"-r\" is not a pip package; allowed: a name"),
-            (r#"[{"alias": "a", "base_image": "x", "setup_commands": ["a\nb"]}]"#, "c.json: entry \"a\": field setup_commands: \"a\\nb\" is not a command"),
-            (r#"[{"alias": "a", "image": "x", "env_vars": {"1": "x"}}]"#, "c.json: entry \"a\": field env_vars: \"1\" is not a name; allowed: [A-Z"),
-            (r#"[{"alias": "a", "image": "x"}, {"alias": "a", "image": "y"}]"#, "c.json: entry \"a\": this alias occurs twice"),
+            (
+                r#"[{"alias": "a", "image": "x", "base_image": "y"}]"#,
+                "c.json: entry \"a\": has both image and base_image",
+            ),
+            (
+                r#"[{"alias": "a", "image": "x", "packages": ["p"]}]"#,
+                "c.json: entry \"a\": has an image, which is used as it is",
+            ),
+            (
+                r#"[{"alias": "a", "base_image": "x", "packages": ["-r"]}]"#,
+                "c.json: entry \"a\": field packages: \"-r\" is not a pip package; allowed: a name",
+            ),
+            (
+                r#"[{"alias": "a", "base_image": "x", "setup_commands": ["a\nb"]}]"#,
+                "c.json: entry \"a\": field setup_commands: \"a\\nb\" is not a command",
+            ),
+            (
+                r#"[{"alias": "a", "image": "x", "env_vars": {"1": "x"}}]"#,
+                "c.json: entry \"a\": field env_vars: \"1\" is not a name; allowed: [A-Z",
+            ),
+            (
+                r#"[{"alias": "a", "image": "x"}, {"alias": "a", "image": "y"}]"#,
+                "c.json: entry \"a\": this alias occurs twice",
+            ),
         ];
         for (text, expected) in cases {
             let message = error(text);

@@ -17,7 +17,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::entry::{Recipe, Refused, from_value, memory};
-use super::{CatalogError, Catalogue, FieldError, MAX_RUNTIMES, NetworkMode, PackageManager, Runtime, RuntimeLimits, Source, check};
+use super::{
+    CatalogError, Catalogue, FieldError, MAX_RUNTIMES, NetworkMode, PackageManager, Runtime, RuntimeLimits, Source,
+    check,
+};
 
 const ORIGIN: &str = "SANDBOXD_RUNTIMES";
 const MAX_SETTING: usize = 1024 * 1024;
@@ -106,13 +109,14 @@ fn from_pairs(text: &str, catalogue: &Catalogue) -> Result<Vec<Runtime>, Catalog
 fn from_pair(entry: &str, catalogue: &Catalogue) -> Result<Runtime, CatalogError> {
     let mut parts = entry.split(';').map(str::trim);
     let head = parts.next().unwrap_or_default();
-    let (alias, source) = head.split_once('=').ok_or_else(|| whole(entry, &format!("is not alias=image; allowed: {EXAMPLE}")))?;
+    let (alias, source) =
+        head.split_once('=').ok_or_else(|| whole(entry, &format!("is not alias=image; allowed: {EXAMPLE}")))?;
     let (alias, source) = (alias.trim(), source.trim());
     let mut fields = source_fields(source);
     for part in parts.filter(|part| !part.is_empty()) {
-        let (name, value) = part
-            .split_once('=')
-            .ok_or_else(|| whole(alias, &format!("{} is not field=value; allowed fields: {FIELDS}", check::quoted(part))))?;
+        let (name, value) = part.split_once('=').ok_or_else(|| {
+            whole(alias, &format!("{} is not field=value; allowed fields: {FIELDS}", check::quoted(part)))
+        })?;
         set(&mut fields, name.trim(), value.trim()).map_err(|refused| refused.at(ORIGIN, &check::quoted(alias)))?;
     }
     runtime(alias, fields, catalogue)
@@ -142,7 +146,9 @@ fn set(fields: &mut Fields, name: &str, value: &str) -> Result<(), Refused> {
 }
 
 fn number<T: std::str::FromStr>(field: &'static str, value: &str, allowed: &'static str) -> Result<T, FieldError> {
-    value.parse().map_err(|_| FieldError::new(field, format!("{} is not a number of its kind", check::quoted(value)), allowed))
+    value
+        .parse()
+        .map_err(|_| FieldError::new(field, format!("{} is not a number of its kind", check::quoted(value)), allowed))
 }
 
 fn from_json(text: &str, catalogue: &Catalogue) -> Result<Vec<Runtime>, CatalogError> {
@@ -162,7 +168,10 @@ fn from_json_entry(alias: &str, value: Value, catalogue: &Catalogue) -> Result<R
 }
 
 fn runtime(alias: &str, fields: Fields, catalogue: &Catalogue) -> Result<Runtime, CatalogError> {
-    check::setting_alias(alias).map_err(Refused::from).and_then(|()| build(alias, fields, catalogue)).map_err(|r| r.at(ORIGIN, &check::quoted(alias)))
+    check::setting_alias(alias)
+        .map_err(Refused::from)
+        .and_then(|()| build(alias, fields, catalogue))
+        .map_err(|r| r.at(ORIGIN, &check::quoted(alias)))
 }
 
 fn build(alias: &str, mut fields: Fields, catalogue: &Catalogue) -> Result<Runtime, Refused> {
@@ -173,7 +182,8 @@ fn build(alias: &str, mut fields: Fields, catalogue: &Catalogue) -> Result<Runti
         runtime.description = description;
     }
     if let Some(name) = fields.network_mode {
-        let problem = || FieldError::new("network_mode", format!("{} is not a network", check::quoted(&name)), "none or bridge");
+        let problem =
+            || FieldError::new("network_mode", format!("{} is not a network", check::quoted(&name)), "none or bridge");
         runtime.network = Some(NetworkMode::parse(&name).ok_or_else(problem)?);
     }
     if let Some(name) = fields.oci_runtime {
@@ -183,9 +193,16 @@ fn build(alias: &str, mut fields: Fields, catalogue: &Catalogue) -> Result<Runti
     let limits = &mut runtime.limits;
     limits.mem_limit = memory("mem_limit", fields.mem_limit.as_deref())?.or_else(|| limits.mem_limit.take());
     limits.memswap_limit = memory("memswap_limit", fields.memswap_limit.as_deref())?;
-    limits.cpus = within("cpus", fields.cpus, |n| n.is_finite() && *n > 0.0 && *n <= 4096.0, "a number more than 0, at most 4096")?;
-    limits.cpu_shares = within("cpu_shares", fields.cpu_shares, |n| (2..=262_144).contains(n), "a whole number from 2 to 262144")?;
-    limits.pids_limit = within("pids_limit", fields.pids_limit, |n| (1..=4_194_304).contains(n), "a whole number, 1 to 4194304")?;
+    limits.cpus = within(
+        "cpus",
+        fields.cpus,
+        |n| n.is_finite() && *n > 0.0 && *n <= 4096.0,
+        "a number more than 0, at most 4096",
+    )?;
+    limits.cpu_shares =
+        within("cpu_shares", fields.cpu_shares, |n| (2..=262_144).contains(n), "a whole number from 2 to 262144")?;
+    limits.pids_limit =
+        within("pids_limit", fields.pids_limit, |n| (1..=4_194_304).contains(n), "a whole number, 1 to 4194304")?;
     Ok(runtime)
 }
 

@@ -14,7 +14,9 @@ fn parse(text: &str) -> Result<Vec<Runtime>, CatalogError> {
 
 #[test]
 fn the_compact_form() {
-    let runtimes = parse(" py = python:3.12-slim ; cpus=1.5;pids_limit=64; network_mode=bridge , data=@workbench;mem_limit=4g,").unwrap();
+    let runtimes =
+        parse(" py = python:3.12-slim ; cpus=1.5;pids_limit=64; network_mode=bridge , data=@workbench;mem_limit=4g,")
+            .unwrap();
     let [py, data] = runtimes.as_slice() else { panic!("two runtimes") };
     assert_eq!((py.alias.as_str(), py.policy_image().as_str()), ("py", "python:3.12-slim"));
     assert_eq!((py.limits.cpus, py.limits.pids_limit, py.network), (Some(1.5), Some(64), Some(NetworkMode::Bridge)));
@@ -34,7 +36,10 @@ fn the_json_form() {
     let Source::Build(definition) = &runtimes[2].source else { panic!("a build") };
     assert_eq!(definition.package_manager, PackageManager::Apt);
     assert_eq!((runtimes[2].limits.cpu_shares, runtimes[2].oci_runtime.as_deref()), (Some(512), Some("crun")));
-    assert_eq!((runtimes[3].network, runtimes[3].limits.mem_limit.as_ref().unwrap().text()), (Some(NetworkMode::None), "2g"));
+    assert_eq!(
+        (runtimes[3].network, runtimes[3].limits.mem_limit.as_ref().unwrap().text()),
+        (Some(NetworkMode::None), "2g")
+    );
 }
 
 #[test]
@@ -52,7 +57,10 @@ fn errors_are_one_line_that_names_the_variable() {
         ("py=x;cpus=NaN", "SANDBOXD_RUNTIMES: entry \"py\": field cpus: NaN is out of range"),
         ("py=x;image=y", "SANDBOXD_RUNTIMES: entry \"py\": field image: unknown field"),
         ("py=x;mem_limit=2x", "SANDBOXD_RUNTIMES: entry \"py\": field mem_limit: \"2x\" is not a size"),
-        ("py=x;network_mode=host", "SANDBOXD_RUNTIMES: entry \"py\": field network_mode: \"host\" is not a network; allowed: none or bridge"),
+        (
+            "py=x;network_mode=host",
+            "SANDBOXD_RUNTIMES: entry \"py\": field network_mode: \"host\" is not a network; allowed: none or bridge",
+        ),
         ("py=x;oci_runtime=/bin/sh", "SANDBOXD_RUNTIMES: entry \"py\": field oci_runtime"),
         ("py=x,py=y", "SANDBOXD_RUNTIMES: entry \"py\": this alias occurs twice"),
         ("[]", "SANDBOXD_RUNTIMES: is not a JSON object of aliases: "),
@@ -60,10 +68,22 @@ fn errors_are_one_line_that_names_the_variable() {
         (r#"{"a": "x", "a": "y"}"#, "SANDBOXD_RUNTIMES: entry \"a\": this alias occurs twice"),
         (r#"{"a": 7}"#, "SANDBOXD_RUNTIMES: entry \"a\": is neither an image's name nor an object"),
         (r#"{"a": {}}"#, "SANDBOXD_RUNTIMES: entry \"a\": has neither image nor runtime"),
-        (r#"{"a": {"image": "x", "runtime": "workbench"}}"#, "SANDBOXD_RUNTIMES: entry \"a\": has both image and runtime"),
-        (r#"{"a": {"image": "x", "privileged": true}}"#, "SANDBOXD_RUNTIMES: entry \"a\": field privileged: unknown field"),
-        (r#"{"a": {"runtime": {"base_image": "x", "package_manager": "yum"}}}"#, "SANDBOXD_RUNTIMES: entry \"a\": runtime: field package_manager: unknown variant"),
-        (r#"{"a": {"runtime": {"base_image": "x", "packages": ["$(id)"]}}}"#, "SANDBOXD_RUNTIMES: entry \"a\": field packages: "),
+        (
+            r#"{"a": {"image": "x", "runtime": "workbench"}}"#,
+            "SANDBOXD_RUNTIMES: entry \"a\": has both image and runtime",
+        ),
+        (
+            r#"{"a": {"image": "x", "privileged": true}}"#,
+            "SANDBOXD_RUNTIMES: entry \"a\": field privileged: unknown field",
+        ),
+        (
+            r#"{"a": {"runtime": {"base_image": "x", "package_manager": "yum"}}}"#,
+            "SANDBOXD_RUNTIMES: entry \"a\": runtime: field package_manager: unknown variant",
+        ),
+        (
+            r#"{"a": {"runtime": {"base_image": "x", "packages": ["$(id)"]}}}"#,
+            "SANDBOXD_RUNTIMES: entry \"a\": field packages: ",
+        ),
     ];
     for (text, expected) in cases {
         let message = parse(text).unwrap_err().to_string();

@@ -41,12 +41,15 @@ pub(super) fn credentials(file: Option<&Path>, registry: &str) -> Result<Registr
     };
     let bytes = read_bounded(&mut opened, MAX_FILE).map_err(|e| refuse(e.to_string()))?;
     // The parser's own words could quote a password.
-    let parsed: AuthFile = serde_json::from_slice(&bytes)
-        .map_err(|e| refuse(format!("is not of the form {{\"auths\": …}} at line {} column {}", e.line(), e.column())))?;
+    let parsed: AuthFile = serde_json::from_slice(&bytes).map_err(|e| {
+        refuse(format!("is not of the form {{\"auths\": …}} at line {} column {}", e.line(), e.column()))
+    })?;
     let found = parsed.auths.into_iter().find(|(host, _)| host_of(host) == host_of(registry));
     match found {
         None => Ok(RegistryAuth::Anonymous),
-        Some((host, entry)) => decode(entry).ok_or_else(|| refuse(format!("the entry of {host} has no user and password"))),
+        Some((host, entry)) => {
+            decode(entry).ok_or_else(|| refuse(format!("the entry of {host} has no user and password")))
+        }
     }
 }
 
@@ -85,7 +88,10 @@ mod tests {
         assert_eq!(of("localhost:5000").unwrap(), RegistryAuth::Basic("a".into(), "b".into()));
         assert_eq!(of("ghcr.io").unwrap(), RegistryAuth::Anonymous);
         assert!(of("bad.example").unwrap_err().to_string().contains("bad.example has no user"));
-        assert_eq!(credentials(Some(Path::new("/nonexistent/auth.json")), "docker.io").unwrap(), RegistryAuth::Anonymous);
+        assert_eq!(
+            credentials(Some(Path::new("/nonexistent/auth.json")), "docker.io").unwrap(),
+            RegistryAuth::Anonymous
+        );
         std::fs::write(file.path(), r#"{"auths": {"h": {"auth": 7secret}}}"#).unwrap();
         assert!(!of("h").unwrap_err().to_string().contains("secret"));
     }

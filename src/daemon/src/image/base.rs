@@ -65,7 +65,12 @@ async fn unpack(inner: &Inner, image: &str, layer: &pull::Layer) -> Result<(), I
     Ok(())
 }
 
-async fn find_user(inner: &Arc<Inner>, image: &str, spec: String, layers: &[LayerId]) -> Result<user::User, ImageError> {
+async fn find_user(
+    inner: &Arc<Inner>,
+    image: &str,
+    spec: String,
+    layers: &[LayerId],
+) -> Result<user::User, ImageError> {
     let open: Vec<OwnedFd> = layers.iter().map(|layer| inner.store.layer(layer)).collect::<Result<_, _>>()?;
     let task = tokio::task::spawn_blocking(move || user::resolve(&spec, &open));
     let resolved = task.await.map_err(|e| StoreError::new("look in", "layers", io::Error::other(e)))?;

@@ -33,7 +33,12 @@ struct Build<'a> {
 }
 
 /// Build the image of `definition`, or find that it is there.
-pub(super) async fn build(inner: Arc<Inner>, alias: String, definition: Definition, tag: String) -> Result<Entry, ImageError> {
+pub(super) async fn build(
+    inner: Arc<Inner>,
+    alias: String,
+    definition: Definition,
+    tag: String,
+) -> Result<Entry, ImageError> {
     let key = build_key(&tag);
     if let Some(entry) = inner.records.get(&key) {
         return Ok(entry);
@@ -49,7 +54,8 @@ pub(super) async fn build(inner: Arc<Inner>, alias: String, definition: Definiti
     let layers = build.layers(&base.record, &definition).await?;
     let mut record = Record::new(key, Kind::Built, tag.clone());
     record.env = build.env(&base.record, &definition, &layers)?;
-    record.user = User { uid: inner.settings.account.uid, gid: inner.settings.account.gid, home: inner.settings.account.home() };
+    record.user =
+        User { uid: inner.settings.account.uid, gid: inner.settings.account.gid, home: inner.settings.account.home() };
     record.layers = layers;
     record.alias = Some(alias.clone());
     Ok(inner.put(record).await?)
@@ -84,7 +90,13 @@ impl Build<'_> {
         Ok(layers)
     }
 
-    async fn run(&self, step: &Step, parents: &[LayerId], layer: LayerId, env: Vec<(String, String)>) -> Result<(), ImageError> {
+    async fn run(
+        &self,
+        step: &Step,
+        parents: &[LayerId],
+        layer: LayerId,
+        env: Vec<(String, String)>,
+    ) -> Result<(), ImageError> {
         let deadline = self.remaining(step)?;
         let log = StepLog::new(Some(self.note(&format!("== {}\n", step.title))?));
         let started = Instant::now();
@@ -150,7 +162,12 @@ impl Build<'_> {
     }
 
     /// Environment of the image: the base's, the virtualenv first on the path, the definition's.
-    fn env(&self, base: &Record, definition: &Definition, layers: &[LayerId]) -> Result<Vec<(String, String)>, StoreError> {
+    fn env(
+        &self,
+        base: &Record,
+        definition: &Definition,
+        layers: &[LayerId],
+    ) -> Result<Vec<(String, String)>, StoreError> {
         let mut env = vec![("PATH".to_owned(), DEFAULT_PATH.to_owned())];
         base.env.iter().for_each(|(name, value)| set(&mut env, name, value));
         if self.has_venv(layers)? {

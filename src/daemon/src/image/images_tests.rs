@@ -129,7 +129,12 @@ async fn a_failed_step_is_named_with_its_output_and_poisons_nothing() {
     let error = images.ensure(&both[0]).await.unwrap_err().to_string();
     assert_eq!(error, "build r0: setup command 2 of 2 (fail) exited with status 7: output of fail");
     let log = images.log(&both[0]).unwrap().unwrap();
-    assert!(log.contains("== setup command 1 of 2 (same)") && log.contains("output of same") && log.contains("exited with status 7"), "{log}");
+    assert!(
+        log.contains("== setup command 1 of 2 (same)")
+            && log.contains("output of same")
+            && log.contains("exited with status 7"),
+        "{log}"
+    );
     let listed = images.overview(&both);
     let failed = listed.iter().find(|image| image.runtimes == ["r0"]).unwrap();
     assert_eq!((failed.state.as_str(), failed.error.as_deref()), ("failed", Some(error.as_str())));
@@ -161,13 +166,17 @@ async fn a_restart_finds_everything_and_a_lost_layer_is_made_again() {
 async fn a_ready_made_image_takes_the_variables_of_its_runtime() {
     let root = tempfile::tempdir().unwrap();
     let images = images(root.path(), &machine(root.path()));
-    let text = r#"[{"alias": "a", "image": "tiny"}, {"alias": "b", "image": "tiny", "env_vars": {"LANG": "C", "B": "2"}}]"#;
+    let text =
+        r#"[{"alias": "a", "image": "tiny"}, {"alias": "b", "image": "tiny", "env_vars": {"LANG": "C", "B": "2"}}]"#;
     let catalogue = Catalogue::parse("c.json", text).unwrap();
     let plain = images.ensure(&catalogue.runtimes()[0]).await.unwrap();
     assert_eq!((plain.uid, plain.home.as_str(), plain.built), (0, "/root", false));
     let changed = images.ready(&catalogue.runtimes()[1]).unwrap();
     assert_eq!(changed.layers, plain.layers);
-    assert!(changed.env.contains(&("LANG".to_owned(), "C".to_owned())) && changed.env.contains(&("B".to_owned(), "2".to_owned())));
+    assert!(
+        changed.env.contains(&("LANG".to_owned(), "C".to_owned()))
+            && changed.env.contains(&("B".to_owned(), "2".to_owned()))
+    );
 }
 
 #[tokio::test]
@@ -178,7 +187,8 @@ async fn a_registry_that_is_not_there_is_an_error_with_its_cause() {
         insecure_registries: vec!["127.0.0.1:1".into()],
         ..Settings::default()
     };
-    let images = Images::open(std::fs::File::open(root.path()).unwrap().into(), machine(root.path()), settings).unwrap();
+    let images =
+        Images::open(std::fs::File::open(root.path()).unwrap().into(), machine(root.path()), settings).unwrap();
     let catalogue = Catalogue::parse("c.json", r#"[{"alias": "a", "image": "team/image:1"}]"#).unwrap();
     let error = images.ensure(&catalogue.runtimes()[0]).await.unwrap_err();
     assert_eq!(error.to_string(), "pull 127.0.0.1:1/team/image:1");

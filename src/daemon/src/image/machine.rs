@@ -18,7 +18,8 @@ pub type MachineFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, MachineErr
 pub trait Machine: Send + Sync + 'static {
     /// Unpack `blob`, read from its start, into the layer store as `layer`; also succeeds if the layer exists.
     /// The tar must have the digest `layer` once decompressed.
-    fn unpack<'a>(&'a self, blob: OwnedFd, layer: &'a LayerId, compression: Compression) -> MachineFuture<'a, Unpacked>;
+    fn unpack<'a>(&'a self, blob: OwnedFd, layer: &'a LayerId, compression: Compression)
+    -> MachineFuture<'a, Unpacked>;
 
     /// Run the recipe of this name and write its tar to `output`.
     fn bootstrap<'a>(&'a self, recipe: &'a str, output: OwnedFd) -> MachineFuture<'a, ()>;

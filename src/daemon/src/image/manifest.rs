@@ -20,10 +20,12 @@ const MAX_VARIABLE: usize = 32 * 1024;
 
 const INDEXES: [&str; 2] =
     ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
-const MANIFESTS: [&str; 2] = ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
+const MANIFESTS: [&str; 2] =
+    ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
 /// Every media type that is asked for.
 pub(super) const ACCEPTED: [&str; 4] = [MANIFESTS[0], MANIFESTS[1], INDEXES[0], INDEXES[1]];
-const CONFIGS: [&str; 2] = ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+const CONFIGS: [&str; 2] =
+    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
 const LAYERS: [(&str, Compression); 5] = [
     ("application/vnd.oci.image.layer.v1.tar", Compression::None),
     ("application/vnd.oci.image.layer.v1.tar+gzip", Compression::Gzip),
@@ -186,9 +188,13 @@ pub(super) fn parse_config(bytes: &[u8], layers: usize) -> Result<Config, Manife
         return Err(ManifestError::Platform { wanted: platform(), offered });
     }
     if raw.rootfs.diff_ids.len() != layers {
-        return Err(form("configuration", &format!("names {} layers, the manifest {layers}", raw.rootfs.diff_ids.len())));
+        return Err(form(
+            "configuration",
+            &format!("names {} layers, the manifest {layers}", raw.rootfs.diff_ids.len()),
+        ));
     }
-    let diff_ids = raw.rootfs.diff_ids.iter().map(|id| hex_of(id).and_then(|hex| layer_id(&hex))).collect::<Result<_, _>>()?;
+    let diff_ids =
+        raw.rootfs.diff_ids.iter().map(|id| hex_of(id).and_then(|hex| layer_id(&hex))).collect::<Result<_, _>>()?;
     let run = raw.config.unwrap_or_default();
     let user = run.user.unwrap_or_default();
     limit("the name of the user in bytes", user.len() as u64, 256)?;
@@ -215,7 +221,8 @@ fn choose(manifests: Vec<RawDescriptor>) -> Result<String, ManifestError> {
     match found {
         Some(entry) => hex_of(&entry.digest).map(|hex| format!("sha256:{hex}")),
         None => {
-            let mut offered: Vec<_> = manifests.iter().filter_map(|entry| entry.platform.as_ref().map(name)).take(20).collect();
+            let mut offered: Vec<_> =
+                manifests.iter().filter_map(|entry| entry.platform.as_ref().map(name)).take(20).collect();
             offered.dedup();
             Err(ManifestError::Platform { wanted, offered: offered.join(", ") })
         }

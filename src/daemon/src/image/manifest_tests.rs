@@ -8,7 +8,11 @@ fn descriptor(media_type: &str, digit: &str, size: u64) -> String {
 
 fn manifest(layers: &[String]) -> String {
     let config = descriptor(CONFIGS[0], "c", 100);
-    format!(r#"{{"schemaVersion": 2, "mediaType": "{}", "config": {config}, "layers": [{}]}}"#, MANIFESTS[0], layers.join(","))
+    format!(
+        r#"{{"schemaVersion": 2, "mediaType": "{}", "config": {config}, "layers": [{}]}}"#,
+        MANIFESTS[0],
+        layers.join(",")
+    )
 }
 
 fn error(text: &str) -> String {
@@ -38,7 +42,9 @@ fn both_families_and_every_compression() {
 fn an_index_gives_this_platforms_manifest() {
     let entry = |digit: &str, os: &str, arch: &str| {
         let digest = digit.repeat(64);
-        format!(r#"{{"mediaType": "m", "digest": "sha256:{digest}", "size": 1, "platform": {{"os": "{os}", "architecture": "{arch}"}}}}"#)
+        format!(
+            r#"{{"mediaType": "m", "digest": "sha256:{digest}", "size": 1, "platform": {{"os": "{os}", "architecture": "{arch}"}}}}"#
+        )
     };
     let index = |entries: &[String]| format!(r#"{{"schemaVersion": 2, "manifests": [{}]}}"#, entries.join(","));
     let text = index(&[entry("1", "windows", &arch()), entry("2", "linux", "s390x"), entry("3", "linux", &arch())]);
@@ -63,14 +69,30 @@ fn hostile_manifests() {
         (manifest(&[]), "has no layer"),
         (manifest(&many), "the number of layers is 129; allowed: at most 128"),
         (manifest(&[descriptor(gzip, "a", u64::MAX)]), "allowed: at most"),
-        (manifest(&[descriptor(gzip, "a", MAX_BLOB), descriptor(gzip, "b", MAX_BLOB), descriptor(gzip, "d", MAX_BLOB)]), "the image in bytes"),
+        (
+            manifest(&[
+                descriptor(gzip, "a", MAX_BLOB),
+                descriptor(gzip, "b", MAX_BLOB),
+                descriptor(gzip, "d", MAX_BLOB),
+            ]),
+            "the image in bytes",
+        ),
         (manifest(&[good.replace("\"size\": 7", "\"size\": -1")]), "is not valid"),
         (manifest(&[good.replace(gzip, "application/x-sh")]), "application/x-sh"),
-        (manifest(&[good.replace(gzip, "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip")]), "not supported"),
+        (
+            manifest(&[good.replace(gzip, "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip")]),
+            "not supported",
+        ),
         (manifest(&[good.replace("sha256:", "sha512:")]), "is not a SHA-256 digest"),
         (manifest(&[good.replace("sha256:aaaa", "sha256:../x")]), "is not a SHA-256 digest"),
-        (manifest(std::slice::from_ref(&good)).replace(CONFIGS[0], "application/x"), "the configuration has the media type"),
-        (manifest(std::slice::from_ref(&good)).replace("\"size\": 100", "\"size\": 99999999"), "the configuration in bytes"),
+        (
+            manifest(std::slice::from_ref(&good)).replace(CONFIGS[0], "application/x"),
+            "the configuration has the media type",
+        ),
+        (
+            manifest(std::slice::from_ref(&good)).replace("\"size\": 100", "\"size\": 99999999"),
+            "the configuration in bytes",
+        ),
         (" ".repeat(4 * 1024 * 1024 + 1), "the manifest in bytes"),
     ];
     for (text, expected) in cases {

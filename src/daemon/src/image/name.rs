@@ -46,7 +46,8 @@ pub(super) fn origins(name: &str, recipes: &[String], registry: &str) -> Result<
 /// Whether a file in the recipes directory is a recipe: what the launcher takes as one.
 pub(super) fn is_recipe(name: &str) -> bool {
     let head = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    head && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-'))
+    head && name.len() <= 64
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-'))
 }
 
 /// Whether the first component of a name is a host: it has a dot or a port, or is `localhost`.
@@ -65,14 +66,20 @@ mod tests {
 
     #[test]
     fn where_names_are_looked_for() {
-        assert_eq!(keys("debian-bookworm", "docker.io"), ["recipe/debian-bookworm", "registry/docker.io/library/debian-bookworm:latest"]);
+        assert_eq!(
+            keys("debian-bookworm", "docker.io"),
+            ["recipe/debian-bookworm", "registry/docker.io/library/debian-bookworm:latest"]
+        );
         assert_eq!(keys("python:3.12-slim", "docker.io"), ["registry/docker.io/library/python:3.12-slim"]);
         assert_eq!(keys("python:3.12-slim", "127.0.0.1:5000"), ["registry/127.0.0.1:5000/python:3.12-slim"]);
         assert_eq!(keys("team/image", "docker.io"), ["registry/docker.io/team/image:latest"]);
         assert_eq!(keys("localhost/x:1", "docker.io"), ["registry/localhost/x:1"]);
         assert_eq!(keys("ghcr.io/a/b", "127.0.0.1:5000"), ["registry/ghcr.io/a/b:latest"]);
         let digest = "a".repeat(64);
-        assert_eq!(keys(&format!("x@sha256:{digest}"), "docker.io"), [format!("registry/docker.io/library/x@sha256:{digest}")]);
+        assert_eq!(
+            keys(&format!("x@sha256:{digest}"), "docker.io"),
+            [format!("registry/docker.io/library/x@sha256:{digest}")]
+        );
     }
 
     #[test]

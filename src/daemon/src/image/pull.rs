@@ -107,7 +107,8 @@ impl Puller<'_> {
     async fn manifest(&self, auth: &oci_client::secrets::RegistryAuth) -> Result<(Manifest, String), PullError> {
         match self.document(self.reference, auth).await? {
             (Document::Image(manifest), digest) => Ok((manifest, digest)),
-            (Document::Index(chosen), _) => match self.document(&self.reference.clone_with_digest(chosen), auth).await? {
+            (Document::Index(chosen), _) => match self.document(&self.reference.clone_with_digest(chosen), auth).await?
+            {
                 (Document::Image(manifest), digest) => Ok((manifest, digest)),
                 (Document::Index(_), _) => {
                     let reason = "an index names another index".to_owned();
@@ -129,7 +130,10 @@ impl Puller<'_> {
         if let Some(expected) = reference.digest()
             && expected != format!("sha256:{digest}")
         {
-            return Err(PullError::Blob { digest: expected.to_owned(), problem: format!("has the digest sha256:{digest}") });
+            return Err(PullError::Blob {
+                digest: expected.to_owned(),
+                problem: format!("has the digest sha256:{digest}"),
+            });
         }
         let document = manifest::parse(&bytes)?;
         let path = format!("blobs/sha256/{digest}");

@@ -8,10 +8,10 @@ use sha2::{Digest, Sha256};
 use wire::id::LayerId;
 use wire::launch::MAX_LAYERS;
 
+use super::ReadyImage;
 use super::error::StoreError;
 use super::store::{Store, read_bounded};
 use super::user::User;
-use super::ReadyImage;
 
 /// Version of the record's form.
 const VERSION: u32 = 1;
@@ -57,7 +57,18 @@ impl Record {
     pub(super) fn new(key: String, kind: Kind, digest: String) -> Self {
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let user = User { uid: 0, gid: 0, home: "/root".to_owned() };
-        Self { version: VERSION, key, kind, digest, layers: Vec::new(), env: Vec::new(), user, created, size: 0, alias: None }
+        Self {
+            version: VERSION,
+            key,
+            kind,
+            digest,
+            layers: Vec::new(),
+            env: Vec::new(),
+            user,
+            created,
+            size: 0,
+            alias: None,
+        }
     }
 
     fn ready(&self) -> ReadyImage {

@@ -9,8 +9,8 @@ use wire::id::{InvalidId, LayerId};
 
 use crate::catalog::{Definition, PackageManager};
 
-use super::record::hex;
 use super::VENV;
+use super::record::hex;
 use super::settings::Account;
 
 /// Raised when a script changes what it makes.
@@ -213,7 +213,13 @@ mod tests {
     fn layers(definition: &Definition) -> Vec<LayerId> {
         let mut parent = LayerId::parse(&"0".repeat(64)).unwrap();
         let steps = steps(definition, &Account::default());
-        steps.iter().map(|step| { parent = step.layer(&parent).unwrap(); parent.clone() }).collect()
+        steps
+            .iter()
+            .map(|step| {
+                parent = step.layer(&parent).unwrap();
+                parent.clone()
+            })
+            .collect()
     }
 
     #[test]
@@ -235,7 +241,10 @@ mod tests {
             tag(&changed, &account),
             tag(&definition(&["a"], &["y"]), &account),
             tag(&changed, &Account { uid: 7, ..account.clone() }),
-            { changed.env_vars.insert("A".into(), "1".into()); tag(&changed, &account) },
+            {
+                changed.env_vars.insert("A".into(), "1".into());
+                tag(&changed, &account)
+            },
         ]
         .into();
         for (index, tag) in tags.iter().enumerate() {

@@ -57,7 +57,8 @@ impl Store {
     /// The directory of a layer.
     pub(super) fn layer(&self, layer: &LayerId) -> Result<OwnedFd, StoreError> {
         let path = format!("layers/{layer}");
-        rustix::fs::openat2(self.root.as_fd(), &path, DIRECTORY, Mode::empty(), BENEATH).map_err(|e| StoreError::new("open", path, e))
+        rustix::fs::openat2(self.root.as_fd(), &path, DIRECTORY, Mode::empty(), BENEATH)
+            .map_err(|e| StoreError::new("open", path, e))
     }
 
     /// A blob, if it is there.
@@ -144,12 +145,16 @@ impl Store {
     }
 
     fn directory(&self, path: &str) -> Result<OwnedFd, StoreError> {
-        rustix::fs::openat2(self.root.as_fd(), path, DIRECTORY, Mode::empty(), BENEATH).map_err(|e| StoreError::new("open", path, e))
+        rustix::fs::openat2(self.root.as_fd(), path, DIRECTORY, Mode::empty(), BENEATH)
+            .map_err(|e| StoreError::new("open", path, e))
     }
 
     fn sweep(&self, directory: &str) -> Result<(), StoreError> {
         let stale = self.names(directory, usize::MAX)?;
-        stale.iter().filter(|name| name.starts_with('.')).try_for_each(|name| self.remove(&format!("{directory}/{name}")))
+        stale
+            .iter()
+            .filter(|name| name.starts_with('.'))
+            .try_for_each(|name| self.remove(&format!("{directory}/{name}")))
     }
 }
 
@@ -169,7 +174,8 @@ impl Staged {
     pub(super) fn publish(mut self) -> Result<(), StoreError> {
         let fail = |e: io::Error| StoreError::new("publish", &self.path, e);
         self.file.sync_all().map_err(fail)?;
-        rustix::fs::renameat(self.store.root.as_fd(), &self.temporary, self.store.root.as_fd(), &self.path).map_err(|e| fail(e.into()))?;
+        rustix::fs::renameat(self.store.root.as_fd(), &self.temporary, self.store.root.as_fd(), &self.path)
+            .map_err(|e| fail(e.into()))?;
         self.published = true;
         let directory = self.path.rsplit_once('/').map_or(".", |(directory, _)| directory);
         let fd = self.store.directory(directory)?;
