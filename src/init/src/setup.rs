@@ -77,11 +77,13 @@ pub fn prepare(build: bool) -> Result<Ready, Failed> {
     sys::set_file_limits((own, files.1)).map_err(failed("raise the limit of descriptors"))?;
     drop_privilege(build)?;
     seccomp::confine().map_err(failed("install the seccomp filters"))?;
+    // Last, so that whoever holds the other end of standard error reads why the start failed.
+    null_streams()?;
     let capacity = usize::try_from(own.saturating_sub(FILES_RESERVED) / FILES_PER_RUN).unwrap_or(usize::MAX);
     Ok(Ready { listener, commands, terms: Terms { build, files }, capacity })
 }
 
-/// The two that were given, `/dev/null` as 0, 1 and 2, and no other.
+/// The two that were given, and no other but the streams.
 fn descriptors() -> Result<(OwnedFd, Commands), Failed> {
     sys::close_from(5).map_err(failed("close inherited descriptors"))?;
     let listener = sys::inherited(LISTENER_FD).map_err(failed("take the control socket, descriptor 3"))?;
@@ -91,11 +93,15 @@ fn descriptors() -> Result<(OwnedFd, Commands), Failed> {
     }
     sys::set_nonblocking(listener.as_fd()).map_err(failed("make the control socket non-blocking"))?;
     let commands = Commands::new(cgroup).map_err(failed("read the cgroup, descriptor 4"))?;
+    Ok((listener, commands))
+}
+
+fn null_streams() -> Result<(), Failed> {
     for (fd, flags) in [(0, libc::O_RDONLY), (1, libc::O_WRONLY), (2, libc::O_WRONLY)] {
         let null = sys::open_path(c"/dev/null", flags).map_err(failed("open /dev/null"))?;
         sys::duplicate_onto(null.as_fd(), fd).map_err(failed("put /dev/null in place of a stream"))?;
     }
-    Ok((listener, commands))
+    Ok(())
 }
 
 fn drop_privilege(build: bool) -> Result<(), Failed> {

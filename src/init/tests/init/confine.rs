@@ -104,6 +104,7 @@ fn golden() -> Vec<(&'static str, i64, [u64; 6], i32)> {
     table.extend([
         eperm("iopl", libc::SYS_iopl),
         eperm("ioperm", libc::SYS_ioperm),
+        ("create_module", 174, NONE, libc::ENOSYS),
         ("x32", libc::SYS_getpid | 0x4000_0000, NONE, libc::ENOSYS),
     ]);
     table

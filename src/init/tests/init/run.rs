@@ -128,6 +128,16 @@ fn every_run_is_in_its_own_cgroup_and_session() {
 }
 
 #[test]
+fn limits_are_the_launchers_and_memory_pressure_takes_commands_first() {
+    let mut sandbox = Sandbox::new();
+    let own = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let (soft, hard) = (own.current.unwrap(), own.maximum.unwrap());
+    assert_eq!(sandbox.sh("ulimit -Sn; ulimit -Hn").out, format!("{soft}\n{hard}\n"));
+    let done = sandbox.sh("cat /proc/self/oom_score_adj; echo -1 > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj");
+    assert_eq!(done.out, "500\n500\n", "{}", done.err);
+}
+
+#[test]
 fn ids_are_the_ones_asked_for() {
     let mut sandbox = Sandbox::new();
     assert_eq!(sandbox.sh("id -u; id -g; id -G").out, format!("{AGENT}\n{AGENT}\n{AGENT}\n"));
@@ -142,4 +152,16 @@ fn ids_are_the_ones_asked_for() {
     let mut build = command(&["true"]);
     build.privilege = Privilege::Build;
     assert_eq!(sandbox.refusal(build), (Step::Request, libc::EPERM));
+}
+
+#[test]
+fn what_keeps_the_init_from_starting_is_said() {
+    let start = |arguments: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_sandbox-init")).args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, reason) = start(&[]);
+    assert_eq!(code, Some(70));
+    assert!(reason.starts_with("sandbox-init: take the control socket, descriptor 3: "), "{reason}");
+    assert_eq!(start(&["--bulid"]).0, Some(70));
 }

@@ -119,6 +119,13 @@ impl Sandbox {
         self.output(command(&["sh", "-c", script]))
     }
 
+    /// What memory the init takes.
+    pub fn memory(&self) -> String {
+        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid)).unwrap();
+        let lines = rollup.lines().filter(|line| line.starts_with("Rss") || line.starts_with("Private"));
+        lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(", ")
+    }
+
     /// Why a command is refused.
     pub fn refusal(&mut self, command: Command) -> (Step, i32) {
         let run = self.client.run(command);

@@ -23,7 +23,9 @@ fn median(mut each: impl FnMut()) -> Duration {
 
 #[test]
 fn a_run_costs_little_over_a_bare_start() {
+    let before = Instant::now();
     let sandbox = Sandbox::new();
+    println!("sandbox with its namespaces ready in {:?}", before.elapsed());
     let bare = median(|| {
         let output = Program::new("/usr/bin/true").env_clear().stdin(Stdio::null()).output();
         assert!(output.unwrap().status.success());
@@ -34,6 +36,7 @@ fn a_run_costs_little_over_a_bare_start() {
         assert!(matches!(sandbox.client.message(), FromInit::Exited { .. }));
         assert!(matches!(sandbox.client.message(), FromInit::Emptied { .. }));
     });
+    println!("init: {}", sandbox.memory());
     println!("true: bare {bare:?}, run to Emptied {exited:?}");
     assert!(exited < bare + Duration::from_millis(20));
 }
