@@ -56,9 +56,9 @@ pub struct Command {
     pub env: Vec<(String, String)>,
     /// Absolute directory to start in.
     pub cwd: String,
-    /// User id inside the sandbox.
+    /// User id inside the sandbox, below 65535: that one is the init's own.
     pub uid: u32,
-    /// Group id inside the sandbox; also its only supplementary group.
+    /// Group id inside the sandbox, below 65535; also its only supplementary group.
     pub gid: u32,
     /// What the command may do.
     pub privilege: Privilege,
