@@ -39,9 +39,16 @@ fn main() -> ExitCode {
     let build = match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
         [] => false,
         [only] if only == "--build" => true,
-        _ => return fail("usage: sandbox-init [--build], with the control socket as descriptor 3 and the cgroup as 4"),
+        _ => {
+            return fail(
+                "usage: sandbox-init [--build], with the control socket as descriptor 3 and the cgroup as 4",
+            );
+        }
     };
-    match setup::prepare(build).and_then(serve::Init::new).map(serve::Init::run) {
+    match setup::prepare(build)
+        .and_then(serve::Init::new)
+        .map(serve::Init::run)
+    {
         Ok(failure) | Err(failure) => fail(&failure.to_string()),
     }
 }

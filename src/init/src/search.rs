@@ -14,7 +14,9 @@ const PATH_MAX: usize = 4096;
 /// program is `ENOEXEC` and not given to a shell: arguments are literal.
 #[must_use]
 pub fn execute(arguments: &Strings, environment: &Strings, path: Option<&str>) -> Errno {
-    let Some(program) = arguments.get(0) else { return Errno(libc::EINVAL) };
+    let Some(program) = arguments.get(0) else {
+        return Errno(libc::EINVAL);
+    };
     let name = program.to_bytes();
     if name.is_empty() || name.contains(&b'/') {
         return sys::execute(program, arguments, environment);
@@ -23,9 +25,18 @@ pub fn execute(arguments: &Strings, environment: &Strings, path: Option<&str>) -
     let mut denied = false;
     for dir in path.unwrap_or(DEFAULT_PATH).split(':') {
         // One that is too long names nothing.
-        let Some(candidate) = join(&mut buffer, dir.as_bytes(), name) else { continue };
+        let Some(candidate) = join(&mut buffer, dir.as_bytes(), name) else {
+            continue;
+        };
         match sys::execute(candidate, arguments, environment) {
-            Errno(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP | libc::ESTALE | libc::ENODEV) => {}
+            Errno(
+                libc::ENOENT
+                | libc::ENOTDIR
+                | libc::ENAMETOOLONG
+                | libc::ELOOP
+                | libc::ESTALE
+                | libc::ENODEV,
+            ) => {}
             Errno(libc::EACCES) => denied = true,
             errno => return errno,
         }

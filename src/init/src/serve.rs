@@ -53,13 +53,28 @@ impl Init {
     pub fn new(ready: Ready) -> Result<Self, Failed> {
         let epoll = Epoll::new().map_err(failed("make an epoll"))?;
         let signals = Signals::new().map_err(failed("make a signalfd"))?;
-        epoll.add(ready.listener.as_fd(), Interest::Read, LISTENER).map_err(failed("watch the control socket"))?;
-        epoll.add(signals.fd(), Interest::Read, SIGNALS).map_err(failed("watch signals"))?;
-        let outcomes = SharedCells::new(wire::init::MAX_RUNS).map_err(failed("map shared memory"))?;
+        epoll
+            .add(ready.listener.as_fd(), Interest::Read, LISTENER)
+            .map_err(failed("watch the control socket"))?;
+        epoll
+            .add(signals.fd(), Interest::Read, SIGNALS)
+            .map_err(failed("watch signals"))?;
+        let outcomes =
+            SharedCells::new(wire::init::MAX_RUNS).map_err(failed("map shared memory"))?;
         let runs = Runs::new(ready.capacity);
         let buffer = frames::buffer();
         let (connection, flush_at) = (None, None);
-        Ok(Self { ready, epoll, signals, connection, buffer, runs, outcomes, reaping: true, flush_at })
+        Ok(Self {
+            ready,
+            epoll,
+            signals,
+            connection,
+            buffer,
+            runs,
+            outcomes,
+            reaping: true,
+            flush_at,
+        })
     }
 
     /// Serves for ever; returns only if waiting itself fails.
@@ -91,7 +106,12 @@ impl Init {
         if self.reaping {
             return Some(Duration::ZERO);
         }
-        let next = self.runs.next_timer().into_iter().chain(self.flush_at).min()?;
+        let next = self
+            .runs
+            .next_timer()
+            .into_iter()
+            .chain(self.flush_at)
+            .min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -99,10 +119,16 @@ impl Init {
     fn accept(&mut self) {
         self.converse();
         // Fails if the peer has gone again.
-        let Ok(socket) = sys::accept(self.ready.listener.as_fd()) else { return };
+        let Ok(socket) = sys::accept(self.ready.listener.as_fd()) else {
+            return;
+        };
         self.disconnect();
         let connection = Connection::new(socket);
-        if self.epoll.add(connection.fd(), Interest::Read, CONNECTION).is_ok() {
+        if self
+            .epoll
+            .add(connection.fd(), Interest::Read, CONNECTION)
+            .is_ok()
+        {
             self.connection = Some(connection);
             self.tell(&FromInit::Ready { version: VERSION }, None);
         }
@@ -118,7 +144,9 @@ impl Init {
 
     fn converse(&mut self) {
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(connection) = &self.connection else { return };
+            let Some(connection) = &self.connection else {
+                return;
+            };
             match connection.receive(&mut self.buffer) {
                 Ok(Incoming::Message(message, fds)) => self.handle(message, fds),
                 Ok(Incoming::Nothing) => return,
@@ -134,13 +162,20 @@ impl Init {
                     self.tell(&FromInit::Refused { run, step, errno }, None);
                 }
             }
-            ToInit::Stop { run, grace_ms } => self.stop(run, Duration::from_millis(grace_ms.into())),
+            ToInit::Stop { run, grace_ms } => {
+                self.stop(run, Duration::from_millis(grace_ms.into()))
+            }
             ToInit::Signal { run, signal } => self.signal(run, signal.into()),
             ToInit::List => self.list(),
         }
     }
 
-    fn start(&mut self, run: RunId, command: CommandAt, fds: Vec<std::os::fd::OwnedFd>) -> Result<(), Refusal> {
+    fn start(
+        &mut self,
+        run: RunId,
+        command: CommandAt,
+        fds: Vec<std::os::fd::OwnedFd>,
+    ) -> Result<(), Refusal> {
         if self.runs.find(run).is_some() {
             return Err(Refusal::request(libc::EEXIST));
         }
@@ -149,19 +184,29 @@ impl Init {
         let outcome = self.outcomes.get(slot).ok_or_else(full)?;
         let (request, streams) = Request::check(command, fds, &self.ready.terms)?;
         let cgroup = self.ready.commands.make(run).map_err(at(Step::Cgroup))?;
-        let pid = request.spawn(cgroup.as_fd(), outcome, &self.ready.terms).map_err(|errno| {
-            let _ = self.ready.commands.remove(run);
-            at(Step::Fork)(errno)
-        })?;
+        let pid = request
+            .spawn(cgroup.as_fd(), outcome, &self.ready.terms)
+            .map_err(|errno| {
+                let _ = self.ready.commands.remove(run);
+                at(Step::Fork)(errno)
+            })?;
         self.runs.insert(slot, Run::started(run, pid, streams));
         Ok(())
     }
 
     fn stop(&mut self, run: RunId, grace: Duration) {
-        let Some(slot) = self.runs.find(run) else { return };
-        let Some(found) = self.runs.get_mut(slot) else { return };
+        let Some(slot) = self.runs.find(run) else {
+            return;
+        };
+        let Some(found) = self.runs.get_mut(slot) else {
+            return;
+        };
         let kill_at = Instant::now() + grace;
-        found.kill_at = Some(found.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
+        found.kill_at = Some(
+            found
+                .kill_at
+                .map_or(kill_at, |earlier| earlier.min(kill_at)),
+        );
         // With no grace the timers of this turn kill. Asking may fail: the kill does not depend on it.
         if !grace.is_zero() {
             let _ = self.ready.commands.terminate(run);
@@ -169,7 +214,11 @@ impl Init {
     }
 
     fn signal(&mut self, run: RunId, signal: i32) {
-        let main = self.runs.find(run).and_then(|slot| self.runs.get_mut(slot)).and_then(|run| run.pid);
+        let main = self
+            .runs
+            .find(run)
+            .and_then(|slot| self.runs.get_mut(slot))
+            .and_then(|run| run.pid);
         if let Some(pid) = main {
             // Fails for a number that is no signal; a process that has ended is there until it is reaped.
             let _ = sys::kill(pid, signal);
@@ -181,9 +230,22 @@ impl Init {
             .runs
             .iter()
             .filter(|(_, run)| !run.refused)
-            .map(|(_, run)| (FromInit::Listed { run: run.id, exited: run.exited }, Rc::clone(&run.streams)))
+            .map(|(_, run)| {
+                (
+                    FromInit::Listed {
+                        run: run.id,
+                        exited: run.exited,
+                    },
+                    Rc::clone(&run.streams),
+                )
+            })
             .collect();
-        self.tell(&FromInit::Runs { count: listed.len() as u32 }, None);
+        self.tell(
+            &FromInit::Runs {
+                count: listed.len() as u32,
+            },
+            None,
+        );
         for (message, streams) in listed {
             self.tell(&message, Some(streams));
         }
@@ -202,18 +264,36 @@ impl Init {
 
     /// A child has been reaped: the main process of a run, or an orphan, of which nobody asks.
     fn ended(&mut self, Reaped { pid, status, usage }: Reaped) {
-        let Some(slot) = self.runs.find_pid(pid) else { return };
+        let Some(slot) = self.runs.find_pid(pid) else {
+            return;
+        };
         let refusal = self.outcomes.get(slot).and_then(outcome_of);
-        let Some(run) = self.runs.get_mut(slot) else { return };
+        let Some(run) = self.runs.get_mut(slot) else {
+            return;
+        };
         run.pid = None;
         let id = run.id;
         if let Some(Refusal { step, errno }) = refusal {
             run.refused = true;
             self.settle(slot);
-            self.tell(&FromInit::Refused { run: id, step, errno }, None);
+            self.tell(
+                &FromInit::Refused {
+                    run: id,
+                    step,
+                    errno,
+                },
+                None,
+            );
         } else {
             run.exited = Some(status);
-            self.tell(&FromInit::Exited { run: id, status, usage }, None);
+            self.tell(
+                &FromInit::Exited {
+                    run: id,
+                    status,
+                    usage,
+                },
+                None,
+            );
             // On its way before the cgroup is removed.
             self.flush();
             self.settle(slot);
@@ -222,14 +302,18 @@ impl Init {
 
     /// If nothing is left of the run in `slot`, removes its cgroup and forgets it; else sees to it that this is tried again.
     fn settle(&mut self, slot: usize) {
-        let Some(run) = self.runs.get_mut(slot).filter(|run| run.pid.is_none()) else { return };
+        let Some(run) = self.runs.get_mut(slot).filter(|run| run.pid.is_none()) else {
+            return;
+        };
         run.settle_at = None;
         if removed(self.ready.commands.remove(run.id)) {
             return self.forget(slot);
         }
         if run.events.is_none() {
             let watch = |events: &std::os::fd::OwnedFd| {
-                self.epoll.add(events.as_fd(), Interest::Change, FIRST_RUN + slot as Token).is_ok()
+                self.epoll
+                    .add(events.as_fd(), Interest::Change, FIRST_RUN + slot as Token)
+                    .is_ok()
             };
             run.events = self.ready.commands.events(run.id).ok().filter(watch);
         }
@@ -243,7 +327,9 @@ impl Init {
     }
 
     fn forget(&mut self, slot: usize) {
-        let Some(run) = self.runs.remove(slot) else { return };
+        let Some(run) = self.runs.remove(slot) else {
+            return;
+        };
         if let Some(events) = &run.events {
             let _ = self.epoll.remove(events.as_fd());
         }
@@ -262,7 +348,9 @@ impl Init {
             .map(|(slot, _)| slot)
             .collect();
         for slot in slots {
-            let Some(run) = self.runs.get_mut(slot) else { continue };
+            let Some(run) = self.runs.get_mut(slot) else {
+                continue;
+            };
             if due(run.kill_at) {
                 run.kill_at = Some(now + KILL_AGAIN);
                 // Tried again after that time.
@@ -276,7 +364,9 @@ impl Init {
 
     /// Queues `message` for whoever is connected; sent at the end of the turn.
     fn tell(&mut self, message: &FromInit, streams: Option<Rc<Streams>>) {
-        let Some(connection) = &mut self.connection else { return };
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
         if connection.push(message, streams).is_err() {
             self.disconnect();
         }
@@ -284,8 +374,12 @@ impl Init {
 
     fn flush(&mut self) {
         self.flush_at = None;
-        let Some(connection) = &mut self.connection else { return };
-        let Ok(flushed) = connection.flush() else { return self.disconnect() };
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        let Ok(flushed) = connection.flush() else {
+            return self.disconnect();
+        };
         let wants_write = match flushed {
             Flushed::All => false,
             Flushed::Blocked => true,
@@ -297,9 +391,17 @@ impl Init {
         if wants_write == connection.watched_for_writing {
             return;
         }
-        let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
+        let interest = if wants_write {
+            Interest::ReadWrite
+        } else {
+            Interest::Read
+        };
         connection.watched_for_writing = wants_write;
-        if self.epoll.change(connection.fd(), interest, CONNECTION).is_err() {
+        if self
+            .epoll
+            .change(connection.fd(), interest, CONNECTION)
+            .is_err()
+        {
             self.disconnect();
         }
     }
