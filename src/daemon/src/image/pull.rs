@@ -186,3 +186,7 @@ impl Puller<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "pull_tests.rs"]
+mod tests;
