@@ -1,0 +1,35 @@
+//! The commands, by group. Each returns the exit status.
+
+mod copy;
+mod doctor;
+mod list;
+mod run;
+mod service;
+mod session;
+
+use crate::address::{self, Address};
+use crate::args::{Args, Command};
+use crate::client::Client;
+use crate::error::Failure;
+
+/// Do what the command line says.
+pub async fn run(args: Args) -> Result<u8, Failure> {
+    let env = |name: &str| std::env::var(name).ok();
+    let address = Address::choose(&args.global, env)?;
+    let token = address::token(&args.global, env)?;
+    let mut client = Client::new(address, token);
+    let json = args.global.json;
+    match args.command {
+        Command::Open(open) => session::open(&mut client, open, json).await.map(|()| 0),
+        Command::Close(close) => session::close(&mut client, &close, json).await.map(|()| 0),
+        Command::Sessions(sessions) => session::list(&mut client, &sessions, json)
+            .await
+            .map(|()| 0),
+        Command::Run(run) => run::run(&mut client, run, json).await,
+        Command::Ls(ls) => list::list(&mut client, ls, json).await.map(|()| 0),
+        Command::Cp(cp) => copy::copy(&mut client, &cp, json).await,
+        Command::Images => service::images(&mut client, json).await.map(|()| 0),
+        Command::Policy => service::policy(&mut client, json).await.map(|()| 0),
+        Command::Doctor => doctor::doctor(&mut client, json).await,
+    }
+}
