@@ -88,6 +88,9 @@ wire_type! {
         pub idle_seconds: f64,
         /// What it uses; null unless asked for.
         pub usage: Option<SessionUsage>,
+        /// How much of it is there now. Ours.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub tier: Option<Tier>,
     }
 }
 
@@ -100,6 +103,22 @@ wire_type! {
         Running,
         /// It was put to sleep; its next command wakes it. Token, events and files are kept.
         Hibernated,
+    }
+}
+
+wire_type! {
+    /// How much of a session is there: each tier gives back what the one before it holds.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Tier {
+        /// Its processes run.
+        Running,
+        /// Its processes are held still; a request lets them go on.
+        Frozen,
+        /// Its processes are gone; what it installed is kept. A command starts it again.
+        Stopped,
+        /// Its files are kept. A command starts it anew.
+        Files,
     }
 }
 
@@ -373,6 +392,122 @@ wire_type! {
         #[serde(default)]
         pub unenforced_limits: Vec<String>,
     }
+}
+
+wire_type! {
+    /// Body of `PUT /policy`, and content of the overrides file: ceilings and lifetimes, nothing else.
+    /// Absent leaves a value alone; null clears one that may be off.
+    ///
+    /// ```
+    /// let update: wire::api::PolicyUpdate = serde_json::from_str(r#"{"max_sessions": null}"#).unwrap();
+    /// assert_eq!((update.max_sessions, update.idle_timeout), (Some(None), None));
+    /// assert!(serde_json::from_str::<wire::api::PolicyUpdate>(r#"{"network_mode": "none"}"#).is_err());
+    /// ```
+    #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct PolicyUpdate {
+        /// An allowed alias.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        pub default_runtime: Option<Option<String>>,
+        /// 0 or more.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub max_sessions: Option<Option<u64>>,
+        /// 0 or more.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub max_open_sessions: Option<Option<u64>>,
+        /// 0 or more.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub max_sessions_per_tenant: Option<Option<u64>>,
+        /// Seconds, 0 or more.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub evict_idle_after: Option<Option<u64>>,
+        /// Seconds, 0 or more; not null.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub idle_timeout: Option<Option<u64>>,
+        /// Seconds, 0 or more.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub workspace_ttl: Option<Option<u64>>,
+        /// Seconds, 0 or more.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub container_ttl: Option<Option<u64>>,
+        /// Seconds, more than 0; not null.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub execute_timeout: Option<Option<u64>>,
+        /// Bytes, more than 0; not null.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub max_read_bytes: Option<Option<u64>>,
+        /// A size such as `2g`.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        pub mem_limit: Option<Option<String>>,
+        /// A size, memory included.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        pub memswap_limit: Option<Option<String>>,
+        /// More than 0.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+        pub cpus: Option<Option<f64>>,
+        /// More than 0.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub cpu_shares: Option<Option<u64>>,
+        /// More than 0.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub pids_limit: Option<Option<u64>>,
+        /// A size.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        pub tmpfs_size: Option<Option<String>>,
+        /// Ceilings of single runtimes, by allowed alias.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, RuntimeLimitsUpdate>>))]
+        pub runtimes: Option<Option<BTreeMap<String, RuntimeLimitsUpdate>>>,
+    }
+}
+
+wire_type! {
+    /// New ceilings of one runtime; as in [`PolicyUpdate`].
+    #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct RuntimeLimitsUpdate {
+        /// A size such as `2g`.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        pub mem_limit: Option<Option<String>>,
+        /// A size, memory included.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        pub memswap_limit: Option<Option<String>>,
+        /// More than 0.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+        pub cpus: Option<Option<f64>>,
+        /// More than 0.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub cpu_shares: Option<Option<u64>>,
+        /// More than 0.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub pids_limit: Option<Option<u64>>,
+    }
+}
+
+/// Tell null, which is `Some(None)`, from absent, which never gets here.
+fn given<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 wire_type! {
