@@ -136,8 +136,8 @@ impl Puller<'_> {
             });
         }
         let document = manifest::parse(&bytes)?;
-        let path = format!("blobs/sha256/{digest}");
-        self.store.write(&path, &bytes)?;
+        let (store, path) = (self.store.clone(), format!("blobs/sha256/{digest}"));
+        blocking(move || store.write(&path, &bytes)).await?;
         Ok((document, digest))
     }
 
@@ -181,10 +181,14 @@ impl Puller<'_> {
         if actual != blob.hex {
             return Err(wrong(format!("has the digest sha256:{actual}")));
         }
-        let lost = |e: tokio::task::JoinError| StoreError::new("publish", &path, io::Error::other(e));
-        tokio::task::spawn_blocking(move || staged.publish()).await.map_err(lost)??;
-        Ok(())
+        Ok(blocking(move || staged.publish()).await?)
     }
+}
+
+/// Wait for the disk off the threads that serve.
+async fn blocking(work: impl FnOnce() -> Result<(), StoreError> + Send + 'static) -> Result<(), StoreError> {
+    let lost = |e: tokio::task::JoinError| StoreError::new("write", "blobs", io::Error::other(e));
+    tokio::task::spawn_blocking(work).await.map_err(lost)?
 }
 
 #[cfg(test)]

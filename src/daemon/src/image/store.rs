@@ -275,3 +275,62 @@ pub(super) fn read_bounded(file: &mut File, max: u64) -> io::Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{XattrFlags, makedev, mknodat};
+    use std::path::Path;
+
+    fn layer(root: &Path, name: &str) -> OwnedFd {
+        std::fs::create_dir_all(root.join(name).join("etc")).unwrap();
+        File::open(root.join(name)).unwrap().into()
+    }
+
+    fn whiteout(directory: &OwnedFd, path: &str) {
+        mknodat(directory, path, FileType::CharacterDevice, Mode::empty(), makedev(0, 0)).unwrap();
+    }
+
+    #[test]
+    fn layers_are_looked_through_as_overlayfs_does() {
+        let root = tempfile::tempdir_in("/var/tmp").unwrap();
+        let lower = layer(root.path(), "lower");
+        std::fs::write(root.path().join("lower/etc/passwd"), "x").unwrap();
+        let find = |upper: OwnedFd| find(&[upper, lower.try_clone().unwrap()], "etc/passwd").unwrap();
+        assert!(matches!(find(layer(root.path(), "nothing")), Found::File(_)));
+
+        let file = layer(root.path(), "file-gone");
+        whiteout(&file, "etc/passwd");
+        assert!(matches!(find(file), Found::Absent));
+
+        std::fs::create_dir(root.path().join("directory-gone")).unwrap();
+        let directory: OwnedFd = File::open(root.path().join("directory-gone")).unwrap().into();
+        whiteout(&directory, "etc");
+        assert!(matches!(find(directory), Found::Absent));
+
+        let opaque = layer(root.path(), "opaque");
+        let etc = root.path().join("opaque/etc");
+        rustix::fs::setxattr(&etc, "user.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
+        assert!(matches!(find(opaque), Found::Absent));
+
+        let other = layer(root.path(), "other");
+        std::fs::create_dir(root.path().join("other/etc/passwd")).unwrap();
+        assert!(matches!(find(other), Found::Other));
+    }
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::open(File::open(root.path()).unwrap().into()).unwrap();
+        store.write("refs/a", b"old").unwrap();
+        let mut staged = store.stage("refs/a").unwrap();
+        staged.file.write_all(b"ne").unwrap();
+        assert_eq!(std::fs::read(root.path().join("refs/a")).unwrap(), b"old");
+        drop(staged);
+        assert_eq!(store.names("refs", 10).unwrap(), ["a"], "nothing temporary is left");
+        store.write("refs/a", b"new").unwrap();
+        assert_eq!(std::fs::read(root.path().join("refs/a")).unwrap(), b"new");
+        assert!(store.read("refs/../refs/b").is_ok_and(|file| file.is_none()));
+        assert!(store.read("../etc/passwd").is_err(), "beneath its directory only");
+    }
+}
