@@ -1,1 +1,23 @@
+//! The harness of the black-box tests: it starts the real binaries, speaks to them over real sockets, and
+//! looks at the host from outside.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`daemon`] | an instance of `sandboxd dev`: one that tests share, or one of a test's own |
+//! | [`session`] | a session of it, and what a command answered |
+//! | [`http`] | a small blocking HTTP client that may also misbehave |
+//! | [`launcher`] | somebody who speaks to the launcher's socket |
+//! | [`host`] | what of ours is on this host: processes, mounts, cgroups, networks, files |
+//!
+//! A harness fails by panicking, with what it saw.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
+pub mod daemon;
+pub mod host;
+pub mod http;
+pub mod launcher;
+pub mod session;
+
+pub use daemon::{Daemon, shared};
+pub use http::{Client, Response};
+pub use session::{Outcome, Session};
