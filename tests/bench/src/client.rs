@@ -85,7 +85,12 @@ impl Service {
 
     /// Write a file.
     pub fn write(&mut self, work: &Work, path: &str, content: &[u8]) {
-        self.exchange(&work.token, "POST", &format!("/sessions/{}/files/write?path={}", work.id, escape(path)), content);
+        self.exchange(
+            &work.token,
+            "POST",
+            &format!("/sessions/{}/files/write?path={}", work.id, escape(path)),
+            content,
+        );
     }
 }
 

@@ -115,7 +115,10 @@ fn files(service: &mut Service) -> Vec<Row> {
     }
     service.purge(&work);
     let floor = trip.median();
-    vec![Row::new("write a file of 1 KB", write).over(floor, "round trip"), Row::new("read a file of 1 KB", read).over(floor, "round trip")]
+    vec![
+        Row::new("write a file of 1 KB", write).over(floor, "round trip"),
+        Row::new("read a file of 1 KB", read).over(floor, "round trip"),
+    ]
 }
 
 /// What else a client does often.
@@ -132,7 +135,9 @@ fn more(service: &mut Service) -> Vec<Row> {
     time("`/run` of `sh -c 'echo hi'`", QUICK, service, &|s, w| s.run(w, &["sh", "-c", "echo hi"], "hi\n"));
     time("`/run` of `python3 -c 'print(1)'`", 60, service, &|s, w| s.run(w, &["python3", "-c", "print(1)"], "1\n"));
     time("write a file of 300 KB", QUICK, service, &|s, w| s.write(w, "/workspace/f/300k", &large));
-    time("read a file of 300 KB", QUICK, service, &|s, w| assert_eq!(s.file(w, "read", "/workspace/f/300k").len(), large.len()));
+    time("read a file of 300 KB", QUICK, service, &|s, w| {
+        assert_eq!(s.file(w, "read", "/workspace/f/300k").len(), large.len())
+    });
     for i in 0..20 {
         service.write(&work, &format!("/workspace/d/{i}"), b"x");
     }
@@ -141,7 +146,9 @@ fn more(service: &mut Service) -> Vec<Row> {
     time("realpath", QUICK, service, &|s, w| drop(s.file(w, "realpath", "/workspace/d/0")));
     let bulk = ["sh", "-c", "head -c 900000 /dev/zero | base64"];
     time("1.2 MB of output from one command", 40, service, &|s, w| assert!(s.output(w, &bulk).len() > 1_200_000));
-    time("a background child holds the stream", 40, service, &|s, w| s.run(w, &["sh", "-c", "sleep 1 & echo hi"], "hi\n"));
+    time("a background child holds the stream", 40, service, &|s, w| {
+        s.run(w, &["sh", "-c", "sleep 1 & echo hi"], "hi\n")
+    });
     service.purge(&work);
     rows
 }

@@ -121,11 +121,17 @@ impl Row {
     pub fn line(&self) -> String {
         let floor = self.floor.map_or_else(String::new, |(ms, parts)| format!("{ms:.2} ({parts})"));
         let ratio = self.ratio().map_or_else(String::new, |ratio| format!("{ratio:.1} ×"));
-        let goal = self.goal.as_ref().map_or_else(String::new, |goal| {
-            format!("{}: {}", goal.text, if goal.met { "met" } else { "missed" })
-        });
+        let goal = self
+            .goal
+            .as_ref()
+            .map_or_else(String::new, |goal| format!("{}: {}", goal.text, if goal.met { "met" } else { "missed" }));
         let Self { name, times, .. } = self;
-        format!("| {name} | {} | {:.2} | {:.2} | {floor} | {ratio} | {goal} |", times.count(), times.median(), times.p95())
+        format!(
+            "| {name} | {} | {:.2} | {:.2} | {floor} | {ratio} | {goal} |",
+            times.count(),
+            times.median(),
+            times.p95()
+        )
     }
 }
 

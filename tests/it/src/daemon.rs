@@ -154,7 +154,8 @@ impl Options {
     #[must_use]
     #[track_caller]
     pub fn start(self) -> Daemon {
-        self.try_start().unwrap_or_else(|failure| panic!("sandboxd dev ended with {:?}:\n{}", failure.code, failure.said))
+        self.try_start()
+            .unwrap_or_else(|failure| panic!("sandboxd dev ended with {:?}:\n{}", failure.code, failure.said))
     }
 
     /// Start it; an `Err` if it ends before it is ready.

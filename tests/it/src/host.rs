@@ -130,5 +130,8 @@ pub fn status(pid: u32, key: &str) -> Option<String> {
 /// The direct children of a process.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
-    numbers("/proc").into_iter().filter(|child| status(*child, "PPid").is_some_and(|parent| parent == pid.to_string())).collect()
+    numbers("/proc")
+        .into_iter()
+        .filter(|child| status(*child, "PPid").is_some_and(|parent| parent == pid.to_string()))
+        .collect()
 }

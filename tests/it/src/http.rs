@@ -164,7 +164,8 @@ impl Client {
     /// The head of a request as it goes over the wire, with its blank line.
     #[must_use]
     pub fn head(&self, method: &str, path: &str, content_type: Option<&str>, length: usize) -> Vec<u8> {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: sandboxd\r\nContent-Length: {length}\r\n").into_bytes();
+        let mut head =
+            format!("{method} {path} HTTP/1.1\r\nHost: sandboxd\r\nContent-Length: {length}\r\n").into_bytes();
         if let Some(kind) = content_type {
             head.extend_from_slice(format!("Content-Type: {kind}\r\n").as_bytes());
         }

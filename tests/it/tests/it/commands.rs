@@ -129,7 +129,8 @@ fn a_background_process_does_not_hold_it_up_and_lives_on() {
 #[test]
 fn a_background_process_that_goes_on_writing_is_not_broken_off() {
     let s = shared().session("python");
-    let line = "(for i in 1 2 3 4 5; do head -c 100000 /dev/zero; sleep 0.1; done; echo done > /workspace/done) & echo hi";
+    let line =
+        "(for i in 1 2 3 4 5; do head -c 100000 /dev/zero; sleep 0.1; done; echo done > /workspace/done) & echo hi";
     s.sh(line).expect_code(0);
     let done = it::daemon::wait_for(Duration::from_secs(10), || {
         (s.file("read", "/workspace/done").status == 200).then_some(())
@@ -142,7 +143,14 @@ fn many_commands_run_at_once() {
     let s = shared().session("python");
     let begun = std::time::Instant::now();
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..16).map(|i| scope.spawn({ let s = &s; move || s.sh(&format!("sleep 0.5; echo {i}")) })).collect();
+        let all: Vec<_> = (0..16)
+            .map(|i| {
+                scope.spawn({
+                    let s = &s;
+                    move || s.sh(&format!("sleep 0.5; echo {i}"))
+                })
+            })
+            .collect();
         for (i, one) in all.into_iter().enumerate() {
             one.join().unwrap().expect(&format!("{i}\n"));
         }
@@ -156,7 +164,8 @@ fn a_long_command_line_arrives_whole() {
     let long = "x".repeat(100_000);
     let outcome = s.run(["sh", "-c", "printf %s \"$1\" | wc -c", "sh", &long]);
     outcome.expect("100000\n");
-    let many: Vec<String> = ["sh", "-c", "echo $#", "sh"].into_iter().map(str::to_owned).chain((0..5000).map(|i| i.to_string())).collect();
+    let many: Vec<String> =
+        ["sh", "-c", "echo $#", "sh"].into_iter().map(str::to_owned).chain((0..5000).map(|i| i.to_string())).collect();
     s.run(&many).expect("5000\n");
 }
 

@@ -1,7 +1,7 @@
 //! The files of a live session: every route, and every error that the contract names.
 
-use it::shared;
 use it::session::escape;
+use it::shared;
 use serde_json::{Value, json};
 
 #[test]
@@ -77,7 +77,10 @@ fn list_is_sorted_with_full_paths_and_not_recursive() {
     }
     let list = s.file("list", "/workspace/l").expect(200).json();
     let paths: Vec<&str> = list.as_array().unwrap().iter().map(|e| e["path"].as_str().unwrap()).collect();
-    assert_eq!(paths, ["/workspace/l/.hidden", "/workspace/l/Z", "/workspace/l/a", "/workspace/l/b", "/workspace/l/dir"]);
+    assert_eq!(
+        paths,
+        ["/workspace/l/.hidden", "/workspace/l/Z", "/workspace/l/a", "/workspace/l/b", "/workspace/l/dir"]
+    );
     assert_eq!(list[4]["is_dir"], true);
     assert_eq!(s.file("list", "/workspace/l/dir").expect(200).json().as_array().unwrap().len(), 1);
 }
@@ -168,11 +171,23 @@ fn the_work_directory_itself_is_not_removed() {
 fn nothing_of_the_host_is_served() {
     let s = shared().session("python");
     s.sh("ln -s /etc etc; ln -s ../../../../../../etc/shadow up; ln -s /proc/self/root root; mkfifo fifo").expect("");
-    let paths = ["/etc/shadow", "/workspace/../etc/shadow", "/workspace/etc/shadow", "/workspace/up", "/workspace/root/etc/shadow", "/proc/1/environ"];
+    let paths = [
+        "/etc/shadow",
+        "/workspace/../etc/shadow",
+        "/workspace/etc/shadow",
+        "/workspace/up",
+        "/workspace/root/etc/shadow",
+        "/proc/1/environ",
+    ];
     for path in paths {
         for operation in ["read", "stat", "list"] {
             let answer = s.file(operation, path);
-            assert!(matches!(answer.status, 400 | 404 | 409), "{operation} {path}: {} {}", answer.status, answer.text());
+            assert!(
+                matches!(answer.status, 400 | 404 | 409),
+                "{operation} {path}: {} {}",
+                answer.status,
+                answer.text()
+            );
         }
     }
     for path in ["/etc/passwd", "/workspace/../etc/passwd", "/workspace/etc/passwd"] {

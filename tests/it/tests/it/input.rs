@@ -11,7 +11,17 @@ fn post(client: &Client, path: &str, body: &[u8]) -> it::Response {
 fn a_body_that_is_no_json_is_a_list_of_complaints() {
     let daemon = shared();
     let s = daemon.session("base");
-    for body in [&b""[..], b"{", b"{\"session_id\": }", b"nonsense", b"{} {}", b"\xff\xfe", b"\0", b"[1, 2", b"{\"path\": \"\\ud800"] {
+    for body in [
+        &b""[..],
+        b"{",
+        b"{\"session_id\": }",
+        b"nonsense",
+        b"{} {}",
+        b"\xff\xfe",
+        b"\0",
+        b"[1, 2",
+        b"{\"path\": \"\\ud800",
+    ] {
         post(&daemon.client, "/sessions", body).expect_invalid("body");
         post(&s.client, &s.path("/run"), body).expect_invalid("body");
         post(&s.client, &s.path("/files/read"), body).expect_invalid("body");
@@ -75,7 +85,8 @@ fn ids_that_traverse_in_a_url_reach_nothing() {
             let answer = daemon.client.delete(&format!("/sessions/{id}{rest}"));
             assert!(matches!(answer.status, 400 | 404 | 405 | 422), "{id}: {} {}", answer.status, answer.text());
         }
-        let answer = daemon.client.post(&format!("/sessions/{id}/run"), json!({"argv": ["id"], "run_id": "0".repeat(32)}));
+        let answer =
+            daemon.client.post(&format!("/sessions/{id}/run"), json!({"argv": ["id"], "run_id": "0".repeat(32)}));
         assert!(matches!(answer.status, 400 | 404 | 422), "{id}: {} {}", answer.status, answer.text());
     }
     daemon.client.get("/sessions/a%20b").expect_invalid("session_id");
@@ -127,7 +138,14 @@ fn a_body_without_end_is_refused() {
 #[test]
 fn what_is_no_http_is_no_trouble() {
     let daemon = shared();
-    for bytes in [&b"\x16\x03\x01\x02\x00"[..], b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n", b"POST /sessions HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"] {
+    for bytes in [
+        &b"\x16\x03\x01\x02\x00"[..],
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\r\n\r\n\r\n",
+        b"POST /sessions HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ] {
         let mut connection = daemon.client.connect();
         connection.write(bytes).unwrap();
         let _ = connection.end();

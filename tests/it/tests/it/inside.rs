@@ -14,7 +14,8 @@ fn commands_run_as_the_sandbox_user() {
     s.run(["id", "-g"]).expect("10001\n");
     s.run(["id", "-un"]).expect("agent\n");
     assert_eq!(status(&s, "Groups"), "10001");
-    s.run(["sh", "-c", "command -v python3; python3 -c 'import sys; print(sys.prefix)'"]).expect("/opt/venv/bin/python3\n/opt/venv\n");
+    s.run(["sh", "-c", "command -v python3; python3 -c 'import sys; print(sys.prefix)'"])
+        .expect("/opt/venv/bin/python3\n/opt/venv\n");
     s.sh("touch /home/agent/x /opt/venv/y /tmp/z && echo yes").expect("yes\n");
 }
 
@@ -50,14 +51,18 @@ fn commands_have_no_privilege_and_gain_none() {
 fn a_command_has_three_descriptors() {
     let s = shared().session("python");
     // The fourth is the directory that is being read.
-    s.run(["python3", "-c", "import os; print(sorted(int(f) for f in os.listdir('/proc/self/fd')))"]).expect("[0, 1, 2, 3]\n");
+    s.run(["python3", "-c", "import os; print(sorted(int(f) for f in os.listdir('/proc/self/fd')))"])
+        .expect("[0, 1, 2, 3]\n");
 }
 
 #[test]
 fn there_is_loopback_and_nothing_else() {
     let s = shared().session("python");
     s.run(["sh", "-c", "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"]).expect("lo\n");
-    s.run(["python3", "-c", "
+    s.run([
+        "python3",
+        "-c",
+        "
 import socket
 a = socket.socket(); a.bind(('127.0.0.1', 0)); a.listen()
 b = socket.create_connection(a.getsockname()); print('loopback')
@@ -66,7 +71,9 @@ for target in [('8.8.8.8', 53), ('169.254.169.254', 80), ('192.168.1.1', 80)]:
         socket.create_connection(target, timeout=2); print('reached', target)
     except OSError as error:
         print(error.errno)
-"]).expect("loopback\n101\n101\n101\n");
+",
+    ])
+    .expect("loopback\n101\n101\n101\n");
 }
 
 #[test]
@@ -86,11 +93,15 @@ fn the_namespaces_are_not_the_host_s() {
 fn no_other_process_is_seen() {
     let (s, other) = (shared().session("python"), shared().session("python"));
     other.sh("sleep 5 & true").expect_code(0);
-    let seen = s.run(["python3", "-c", "
+    let seen = s.run([
+        "python3",
+        "-c",
+        "
 import os
 for pid in sorted(int(p) for p in os.listdir('/proc') if p.isdigit()):
     print(open(f'/proc/{pid}/comm').read().strip() if pid != os.getpid() else 'itself')
-"]);
+",
+    ]);
     // Not even the init: it is another user's.
     seen.expect("itself\n");
 }
@@ -105,8 +116,11 @@ fn no_path_of_the_host_is_mounted_but_the_workspace_s() {
         let fields: Vec<&str> = line.split(' ').collect();
         let (root, target) = (fields[3], fields[4]);
         let kind = line.split(" - ").nth(1).unwrap().split(' ').next().unwrap();
-        let explained = ["/", "/workspace", "/.sandbox-init"].contains(&target) || target.starts_with("/etc/") || target.starts_with("/dev");
-        let kernel = ["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup2"].contains(&kind) || (kind == "devtmpfs" && root == "/null");
+        let explained = ["/", "/workspace", "/.sandbox-init"].contains(&target)
+            || target.starts_with("/etc/")
+            || target.starts_with("/dev");
+        let kernel = ["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup2"].contains(&kind)
+            || (kind == "devtmpfs" && root == "/null");
         assert!(explained || kernel, "what is this? {line}");
         assert!(target == "/workspace" || !root.contains("/workspaces/"), "another workspace: {line}");
     }
@@ -123,7 +137,9 @@ fn what_must_be_read_only_is() {
         assert_ne!(outcome.code(), Some(0), "{path} was written");
     }
     for path in ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"] {
-        let outcome = s.sh(&format!("cat {path} 2>/dev/null | head -c 1 | wc -c; ls {path} 2>/dev/null | grep -v '^{path}$' | wc -l"));
+        let outcome = s.sh(&format!(
+            "cat {path} 2>/dev/null | head -c 1 | wc -c; ls {path} 2>/dev/null | grep -v '^{path}$' | wc -l"
+        ));
         assert_eq!(outcome.stdout(), "0\n0\n", "{path} is not masked");
     }
 }

@@ -71,7 +71,20 @@ fn a_plan_outside_of_its_bounds_is_refused_by_field() {
     start_with("layers", json!([])).expect_refused("layers");
     start_with("layers", json!(vec!["0".repeat(64); 129])).expect_refused("layers");
     start_with("workspace_uid", json!(65536)).expect_refused("workspace_uid");
-    for bad in ["/", "workspace", "/a/../b", "/a//b", "/proc/x", "/sys", "/dev/shm", "/tmp", "/etc/sandboxd", "/a\n", "/./x", ""] {
+    for bad in [
+        "/",
+        "workspace",
+        "/a/../b",
+        "/a//b",
+        "/proc/x",
+        "/sys",
+        "/dev/shm",
+        "/tmp",
+        "/etc/sandboxd",
+        "/a\n",
+        "/./x",
+        "",
+    ] {
         start_with("work_dir", json!(bad)).expect_refused("work_dir");
     }
     for bad in ["", "-x", "a b", "a\0", &"h".repeat(65)] {
@@ -79,7 +92,8 @@ fn a_plan_outside_of_its_bounds_is_refused_by_field() {
     }
     start_with("tmpfs_bytes", json!(1)).expect_refused("tmpfs_bytes");
     start_with("network", json!("host")).expect_refused("network");
-    let unlimited = json!({"memory_bytes": 1, "swap_bytes": null, "cpu_quota_us": null, "cpu_weight": null, "pids": null});
+    let unlimited =
+        json!({"memory_bytes": 1, "swap_bytes": null, "cpu_quota_us": null, "cpu_weight": null, "pids": null});
     start_with("limits", unlimited).expect_refused("limits.memory_bytes");
 }
 
@@ -109,7 +123,9 @@ fn a_plan_can_name_no_path_of_the_host() {
 
 #[test]
 fn a_message_that_is_none_is_refused() {
-    for message in ["", "{", "null", "[]", r#"{"type": "mount"}"#, r#"{"type": "list", "root": "/"}"#, r#"{"type": "start"}"#] {
+    for message in
+        ["", "{", "null", "[]", r#"{"type": "mount"}"#, r#"{"type": "list", "root": "/"}"#, r#"{"type": "start"}"#]
+    {
         match ask(message, vec![]) {
             Reply::Answer(answer) => assert_eq!(answer["type"], "refused", "{message}: {answer}"),
             Reply::Nothing(_) => assert_eq!(message, "", "no answer to {message}"),
@@ -123,7 +139,8 @@ fn a_message_that_is_none_is_refused() {
 fn descriptors_that_do_not_belong_are_refused() {
     ask(r#"{"type": "list"}"#, vec![listener()]).expect_refused("descriptors");
     ask(&json!({"type": "start", "plan": plan()}).to_string(), vec![]).expect_refused("descriptors");
-    ask(&json!({"type": "start", "plan": plan()}).to_string(), vec![listener(), listener()]).expect_refused("descriptors");
+    ask(&json!({"type": "start", "plan": plan()}).to_string(), vec![listener(), listener()])
+        .expect_refused("descriptors");
 }
 
 #[test]

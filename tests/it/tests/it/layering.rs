@@ -10,11 +10,27 @@ use it::daemon::repository;
 /// The rooms of the daemon that each room may use, and why no others.
 const ROOMS: [(&str, &[&str], &str); 11] = [
     ("main", &["serve", "dev"], "main reads the arguments and hands over"),
-    ("serve", &["api", "session", "image", "runtime", "store", "files", "catalog", "config"], "serve wires the rooms together; dev is beside it"),
+    (
+        "serve",
+        &["api", "session", "image", "runtime", "store", "files", "catalog", "config"],
+        "serve wires the rooms together; dev is beside it",
+    ),
     ("dev", &["serve"], "dev starts the programs as an operator would: it knows what a host is, and no room's inside"),
-    ("api", &["session", "files", "catalog", "config", "store"], "api converts: it does not know the launcher, the init or images; of the store it knows the errors' names"),
-    ("session", &["image", "runtime", "store", "files", "catalog", "config"], "session decides and acts; it does not know HTTP"),
-    ("image", &["catalog"], "image works through a Machine that it is given: it does not know the launcher, sessions or SQLite"),
+    (
+        "api",
+        &["session", "files", "catalog", "config", "store"],
+        "api converts: it does not know the launcher, the init or images; of the store it knows the errors' names",
+    ),
+    (
+        "session",
+        &["image", "runtime", "store", "files", "catalog", "config"],
+        "session decides and acts; it does not know HTTP",
+    ),
+    (
+        "image",
+        &["catalog"],
+        "image works through a Machine that it is given: it does not know the launcher, sessions or SQLite",
+    ),
     ("runtime", &[], "runtime is two clients: it does not know what they are asked for"),
     ("store", &[], "store is SQLite and knows nothing else"),
     ("files", &[], "files is openat2 and knows nothing else"),
@@ -85,7 +101,10 @@ fn rooms_of_the_daemon_use_only_what_the_map_allows() {
     for file in rust_files(&source("daemon/src")) {
         let own = room(&file);
         let Some((may, why)) = allowed.get(own.as_str()) else {
-            wrong.push(format!("{}: the room `{own}` is not on the map: give it a line here and in src/README.md", file.display()));
+            wrong.push(format!(
+                "{}: the room `{own}` is not on the map: give it a line here and in src/README.md",
+                file.display()
+            ));
             continue;
         };
         for used in named(&fs::read_to_string(&file).unwrap(), &rooms) {
@@ -102,7 +121,12 @@ fn of_the_store_the_api_knows_the_errors_alone() {
     for file in rust_files(&source("daemon/src/api")) {
         let text = fs::read_to_string(&file).unwrap();
         for line in text.lines().filter(|line| line.contains("crate::store")) {
-            assert_eq!(line.trim(), "use crate::store::StoreError;", "{}: api does not know that SQLite exists", file.display());
+            assert_eq!(
+                line.trim(),
+                "use crate::store::StoreError;",
+                "{}: api does not know that SQLite exists",
+                file.display()
+            );
             assert!(file.ends_with("api/error.rs"), "{}: statuses are given in api/error.rs", file.display());
         }
     }
@@ -148,7 +172,10 @@ fn the_launcher_has_no_runtime_of_threads_in_its_tree() {
     let tree = tree("sandboxd-launch");
     assert!(tree.contains("libcontainer"), "{tree:?}");
     for name in ["tokio", "async-std", "smol", "rayon", "hyper", "axum"] {
-        assert!(!tree.contains(name), "sandboxd-launch has {name} in its tree: libcontainer's child runs on after a raw clone3, and a lock that another thread holds hangs it for ever");
+        assert!(
+            !tree.contains(name),
+            "sandboxd-launch has {name} in its tree: libcontainer's child runs on after a raw clone3, and a lock that another thread holds hangs it for ever"
+        );
     }
 }
 
@@ -174,7 +201,11 @@ fn the_launcher_creates_no_thread() {
     for file in rust_files(&source("launch/src")) {
         let text = fs::read_to_string(&file).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        assert!(!code.contains("thread::spawn") && !code.contains("thread::Builder"), "{}: the launcher has one thread", file.display());
+        assert!(
+            !code.contains("thread::spawn") && !code.contains("thread::Builder"),
+            "{}: the launcher has one thread",
+            file.display()
+        );
     }
 }
 
@@ -186,7 +217,10 @@ fn nobody_waits_for_any_child_but_the_init() {
             let text = fs::read_to_string(&file).unwrap();
             for call in ["waitpid(-1", "waitid(WaitId::All", "WaitId::All"] {
                 if text.contains(call) {
-                    wrong.push(format!("{}: {call}: two places that wait for children steal each other's statuses", file.display()));
+                    wrong.push(format!(
+                        "{}: {call}: two places that wait for children steal each other's statuses",
+                        file.display()
+                    ));
                 }
             }
         }

@@ -27,7 +27,8 @@ fn none(wrong: &[String]) {
 fn no_file_is_longer_than_a_room() {
     let long = |path: PathBuf| {
         let lines = text(&path).lines().count();
-        (lines > LONGEST).then(|| format!("{}: {lines} lines; {LONGEST} is the cap: split it by what it does", path.display()))
+        (lines > LONGEST)
+            .then(|| format!("{}: {lines} lines; {LONGEST} is the cap: split it by what it does", path.display()))
     };
     none(&sources().into_iter().filter_map(long).collect::<Vec<_>>());
 }
@@ -43,12 +44,21 @@ fn every_module_says_what_it_is() {
 
 #[test]
 fn unsafe_is_in_modules_named_sys() {
-    let named_sys = |path: &Path| path.components().any(|part| ["sys", "sys.rs"].iter().any(|name| part.as_os_str() == *name));
+    let named_sys =
+        |path: &Path| path.components().any(|part| ["sys", "sys.rs"].iter().any(|name| part.as_os_str() == *name));
     let mut wrong = Vec::new();
     for path in sources().into_iter().filter(|path| !named_sys(path)) {
         for (number, line) in text(&path).lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
-            if [concat!("unsafe", " {"), concat!("unsafe", " fn"), concat!("unsafe", " impl"), concat!("allow(", "unsafe_code")].iter().any(|word| code.contains(word)) {
+            if [
+                concat!("unsafe", " {"),
+                concat!("unsafe", " fn"),
+                concat!("unsafe", " impl"),
+                concat!("allow(", "unsafe_code"),
+            ]
+            .iter()
+            .any(|word| code.contains(word))
+            {
                 wrong.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
             }
         }
@@ -61,10 +71,14 @@ fn unsafe_is_in_modules_named_sys() {
 /// Whether the line after an `allow` declares the module `sys`.
 fn declares_sys(found: &str) -> bool {
     let mut parts = found.splitn(3, ':');
-    let (Some(path), Some(number)) = (parts.next(), parts.next().and_then(|n| n.parse::<usize>().ok())) else { return false };
+    let (Some(path), Some(number)) = (parts.next(), parts.next().and_then(|n| n.parse::<usize>().ok())) else {
+        return false;
+    };
     let text = text(Path::new(path));
     let mut after = text.lines().skip(number).filter(|line| !line.trim_start().starts_with("//"));
-    after.next().is_some_and(|line| line.trim().trim_start_matches("pub ").trim_start_matches("pub(crate) ").starts_with("mod sys"))
+    after.next().is_some_and(|line| {
+        line.trim().trim_start_matches("pub ").trim_start_matches("pub(crate) ").starts_with("mod sys")
+    })
 }
 
 #[test]
@@ -79,7 +93,14 @@ fn no_room_is_a_heap() {
 
 #[test]
 fn no_word_is_a_vow() {
-    let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:"), concat!("to", "do!("), concat!("unimple", "mented!("), concat!("dbg", "!(")];
+    let words = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X:"),
+        concat!("to", "do!("),
+        concat!("unimple", "mented!("),
+        concat!("dbg", "!("),
+    ];
     let mut wrong = Vec::new();
     for path in sources() {
         for (number, line) in text(&path).lines().enumerate() {
@@ -99,7 +120,10 @@ fn the_map_names_every_crate_and_every_room() {
     for entry in rooms.chain(crates) {
         let name = entry.file_name().to_string_lossy().trim_end_matches(".rs").to_owned();
         if name != "README.md" {
-            assert!(map.contains(&format!("`{name}")) || map.contains(&format!("{name}/")), "src/README.md does not name {name}");
+            assert!(
+                map.contains(&format!("`{name}")) || map.contains(&format!("{name}/")),
+                "src/README.md does not name {name}"
+            );
         }
     }
 }
@@ -108,7 +132,13 @@ fn the_map_names_every_crate_and_every_room() {
 fn what_the_documents_name_exists() {
     let root = repository();
     let mut documents = vec![root.join("README.md"), root.join("src/README.md")];
-    documents.extend(fs::read_dir(root.join("docs")).unwrap().flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "md")));
+    documents.extend(
+        fs::read_dir(root.join("docs"))
+            .unwrap()
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| p.extension().is_some_and(|e| e == "md")),
+    );
     let mut wrong = Vec::new();
     for document in documents {
         let content = text(&document);

@@ -7,15 +7,47 @@ use serde_json::{Value, json};
 
 /// Everything that the contract promises in `GET /policy`.
 const POLICY: [&str; 28] = [
-    "runtimes", "default_runtime", "max_sessions", "max_open_sessions", "max_sessions_per_tenant", "evict_idle_after",
-    "mem_limit", "memswap_limit", "cpus", "cpu_shares", "pids_limit", "network_mode", "oci_runtime", "work_dir",
-    "idle_timeout", "execute_timeout", "max_read_bytes", "persist_containers", "sandbox_uid", "workspace_ttl",
-    "container_ttl", "tmpfs_size", "prewarm", "buildkit", "native_files", "native_writes", "native_realpath",
+    "runtimes",
+    "default_runtime",
+    "max_sessions",
+    "max_open_sessions",
+    "max_sessions_per_tenant",
+    "evict_idle_after",
+    "mem_limit",
+    "memswap_limit",
+    "cpus",
+    "cpu_shares",
+    "pids_limit",
+    "network_mode",
+    "oci_runtime",
+    "work_dir",
+    "idle_timeout",
+    "execute_timeout",
+    "max_read_bytes",
+    "persist_containers",
+    "sandbox_uid",
+    "workspace_ttl",
+    "container_ttl",
+    "tmpfs_size",
+    "prewarm",
+    "buildkit",
+    "native_files",
+    "native_writes",
+    "native_realpath",
     "unenforced_limits",
 ];
 const RUNTIME: [&str; 11] = [
-    "alias", "image", "description", "builds", "mem_limit", "memswap_limit", "cpus", "cpu_shares", "pids_limit",
-    "network_mode", "oci_runtime",
+    "alias",
+    "image",
+    "description",
+    "builds",
+    "mem_limit",
+    "memswap_limit",
+    "cpus",
+    "cpu_shares",
+    "pids_limit",
+    "network_mode",
+    "oci_runtime",
 ];
 
 fn description() -> Value {
@@ -51,7 +83,10 @@ fn the_index_names_the_real_routes() {
     sorted.sort_unstable();
     assert_eq!(endpoints, sorted);
     for route in ["/sessions", "/healthz", "/policy"] {
-        assert!(endpoints.iter().any(|e| e.split_whitespace().last() == Some(route)), "{route} is not in {endpoints:?}");
+        assert!(
+            endpoints.iter().any(|e| e.split_whitespace().last() == Some(route)),
+            "{route} is not in {endpoints:?}"
+        );
     }
     let page = shared().client.anonymous().get("/docs").expect(200);
     assert!(page.header("content-type").unwrap().starts_with("text/html") && page.text().contains("/sessions"));
@@ -74,7 +109,10 @@ fn every_real_route_is_described() {
     let router = std::fs::read_to_string(it::daemon::repository().join("src/daemon/src/api/mod.rs")).unwrap();
     let mut count = 0;
     for line in router.lines() {
-        let Some((path, handlers)) = line.trim().strip_prefix(".route(\"").and_then(|rest| rest.split_once("\", ")) else { continue };
+        let Some((path, handlers)) = line.trim().strip_prefix(".route(\"").and_then(|rest| rest.split_once("\", "))
+        else {
+            continue;
+        };
         for method in ["get", "post", "put", "delete"] {
             if handlers.contains(&format!("{method}(")) {
                 count += 1;
@@ -90,12 +128,23 @@ fn every_real_route_is_described() {
 fn the_contract_s_routes_are_there() {
     let described = described();
     for (method, path) in [
-        ("GET", "/"), ("GET", "/healthz"), ("GET", "/policy"), ("GET", "/docs"), ("GET", "/openapi.json"),
-        ("POST", "/sessions"), ("GET", "/sessions"), ("GET", "/sessions/{session_id}"), ("DELETE", "/sessions/{session_id}"),
-        ("POST", "/sessions/{session_id}/run"), ("POST", "/sessions/{session_id}/runs/{run_id}/stop"),
-        ("POST", "/sessions/{session_id}/files/read"), ("POST", "/sessions/{session_id}/files/write"),
-        ("POST", "/sessions/{session_id}/files/stat"), ("POST", "/sessions/{session_id}/files/list"),
-        ("POST", "/sessions/{session_id}/files/realpath"), ("POST", "/sessions/{session_id}/files/mkdir"),
+        ("GET", "/"),
+        ("GET", "/healthz"),
+        ("GET", "/policy"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("POST", "/sessions"),
+        ("GET", "/sessions"),
+        ("GET", "/sessions/{session_id}"),
+        ("DELETE", "/sessions/{session_id}"),
+        ("POST", "/sessions/{session_id}/run"),
+        ("POST", "/sessions/{session_id}/runs/{run_id}/stop"),
+        ("POST", "/sessions/{session_id}/files/read"),
+        ("POST", "/sessions/{session_id}/files/write"),
+        ("POST", "/sessions/{session_id}/files/stat"),
+        ("POST", "/sessions/{session_id}/files/list"),
+        ("POST", "/sessions/{session_id}/files/realpath"),
+        ("POST", "/sessions/{session_id}/files/mkdir"),
         ("POST", "/sessions/{session_id}/files/remove"),
     ] {
         assert!(described.contains(&(method.to_owned(), path.to_owned())), "{method} {path}");
@@ -113,11 +162,20 @@ fn the_policy_has_the_contract_s_shape_and_is_honest() {
     for runtime in runtimes {
         let fields: BTreeSet<&str> = runtime.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(fields, RUNTIME.into_iter().collect());
-        assert_eq!((&runtime["mem_limit"], &runtime["pids_limit"], &runtime["network_mode"]), (&json!("1g"), &json!(512), &json!("none")));
+        assert_eq!(
+            (&runtime["mem_limit"], &runtime["pids_limit"], &runtime["network_mode"]),
+            (&json!("1g"), &json!(512), &json!("none"))
+        );
     }
     assert_eq!((&runtimes[0]["builds"], &runtimes[1]["builds"]), (&json!(false), &json!(true)));
-    assert_eq!((&policy["default_runtime"], &policy["sandbox_uid"], &policy["work_dir"]), (&json!("python"), &json!(10001), &json!("/workspace")));
-    assert_eq!((&policy["execute_timeout"], &policy["idle_timeout"], &policy["max_read_bytes"]), (&json!(300), &json!(1800), &json!(8_388_608)));
+    assert_eq!(
+        (&policy["default_runtime"], &policy["sandbox_uid"], &policy["work_dir"]),
+        (&json!("python"), &json!(10001), &json!("/workspace"))
+    );
+    assert_eq!(
+        (&policy["execute_timeout"], &policy["idle_timeout"], &policy["max_read_bytes"]),
+        (&json!(300), &json!(1800), &json!(8_388_608))
+    );
     for flag in ["native_files", "native_writes", "native_realpath", "buildkit"] {
         assert_eq!(policy[flag], true, "{flag}");
     }
@@ -128,7 +186,8 @@ fn the_policy_has_the_contract_s_shape_and_is_honest() {
 fn limits_that_this_host_cannot_enforce_are_reported() {
     let daemon = shared();
     let policy = daemon.client.get("/policy").json();
-    let unenforced: Vec<&str> = policy["unenforced_limits"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
+    let unenforced: Vec<&str> =
+        policy["unenforced_limits"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
     let report = daemon.client.get("/doctor").expect(200).json();
     let findings = report["findings"].as_array().unwrap();
     let limits = findings.iter().find(|f| f["subject"] == "limits").unwrap_or_else(|| panic!("{report}"));
@@ -136,7 +195,8 @@ fn limits_that_this_host_cannot_enforce_are_reported() {
     for (controller, limit) in [("memory", "memory"), ("cpu", "CPU"), ("pids", "processes")] {
         let lacks = !controllers.contains(&controller.to_owned());
         assert_eq!(unenforced.contains(&limit), lacks, "{limit}: {unenforced:?}, controllers {controllers:?}");
-        let warned = limits["message"].as_str().unwrap().contains("NOT ENFORCED") && limits["message"].as_str().unwrap().contains(limit);
+        let warned = limits["message"].as_str().unwrap().contains("NOT ENFORCED")
+            && limits["message"].as_str().unwrap().contains(limit);
         assert_eq!(warned, lacks, "{limits}");
     }
     if !unenforced.is_empty() {
@@ -159,7 +219,14 @@ fn controllers() -> Vec<String> {
 fn the_images_are_listed() {
     let _warm = shared().session("python");
     let images = shared().client.get("/images").expect(200).json();
-    let used = |alias: &str| images.as_array().unwrap().iter().find(|i| i["runtimes"].as_array().is_some_and(|r| r.contains(&json!(alias)))).cloned();
+    let used = |alias: &str| {
+        images
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|i| i["runtimes"].as_array().is_some_and(|r| r.contains(&json!(alias))))
+            .cloned()
+    };
     let python = used("python").unwrap_or_else(|| panic!("{images}"));
     assert_eq!(python["state"], "ready", "{python}");
     assert!(python["size"].as_u64().is_some_and(|size| size > 10 << 20), "{python}");
@@ -196,8 +263,10 @@ fn both_sockets_serve_the_same() {
 #[test]
 fn a_failed_request_has_an_id() {
     let mut connection = shared().client.connect();
-    let answer = connection.exchange(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine-42\r\n\r\n", b"").unwrap();
+    let answer =
+        connection.exchange(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine-42\r\n\r\n", b"").unwrap();
     assert_eq!((answer.status, answer.header("x-request-id")), (200, Some("mine-42")));
-    let answer = connection.exchange(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Request-Id: <not allowed>\r\n\r\n", b"").unwrap();
+    let answer =
+        connection.exchange(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Request-Id: <not allowed>\r\n\r\n", b"").unwrap();
     assert_ne!(answer.header("x-request-id"), Some("<not allowed>"));
 }

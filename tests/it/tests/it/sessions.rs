@@ -14,7 +14,10 @@ fn a_session_is_described() {
     s.run(["true"]).expect("");
     let info = s.client.get(&s.path("")).expect(200).json();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-    assert_eq!((&info["session_id"], &info["runtime"], &info["tenant"]), (&json!(s.id), &json!("python"), &Value::Null));
+    assert_eq!(
+        (&info["session_id"], &info["runtime"], &info["tenant"]),
+        (&json!(s.id), &json!("python"), &Value::Null)
+    );
     assert_eq!((&info["alive"], &info["state"], &info["usage"]), (&json!(true), &json!("running"), &Value::Null));
     for time in ["created_at", "last_activity"] {
         let at = info[time].as_f64().unwrap();
@@ -33,7 +36,8 @@ fn the_list_has_every_open_session_and_the_ceilings() {
     let daemon = shared();
     let (one, two) = (daemon.session("base"), daemon.session("python"));
     let list = daemon.client.get("/sessions").expect(200).json();
-    let ids: Vec<&str> = list["sessions"].as_array().unwrap().iter().map(|s| s["session_id"].as_str().unwrap()).collect();
+    let ids: Vec<&str> =
+        list["sessions"].as_array().unwrap().iter().map(|s| s["session_id"].as_str().unwrap()).collect();
     assert!(ids.contains(&one.id.as_str()) && ids.contains(&two.id.as_str()), "{ids:?}");
     assert_eq!((&list["limit"], &list["open_limit"], &list["tenant_limit"]), (&json!(200), &Value::Null, &Value::Null));
     one.close();
@@ -93,7 +97,11 @@ fn a_closed_session_s_workspace_is_found_again() {
     let _ = daemon.client.get(&s.path("")).expect(404);
     daemon.client.delete(&s.path("")).expect(404);
     let again = Session::open(daemon, json!({"session_id": id, "attach": true}));
-    assert_eq!(again.client.get(&again.path("")).expect(200).json()["runtime"], "python", "on the runtime that it was opened on");
+    assert_eq!(
+        again.client.get(&again.path("")).expect(200).json()["runtime"],
+        "python",
+        "on the runtime that it was opened on"
+    );
     again.run(["cat", "notes.txt"]).expect("a note\n");
     again.sh("ls /home/agent/layer /tmp/x 2>/dev/null; true").expect("");
     again.close();
@@ -138,7 +146,8 @@ fn one_of_many_opens_of_a_name_wins() {
     let id = fresh_id("race");
     let body = json!({"session_id": id, "runtime": "base"});
     let statuses: Vec<u16> = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| daemon.client.post("/sessions", body.clone()).status)).collect();
+        let all: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| daemon.client.post("/sessions", body.clone()).status)).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");

@@ -44,7 +44,9 @@ fn a_service_that_is_killed_loses_nothing() {
     s.sh("echo kept > note").expect("");
     let service = children(daemon.pid).into_iter().find(|pid| exe(*pid).ends_with("sandboxd")).unwrap();
     kill_process(Pid::from_raw(i32::try_from(service).unwrap()).unwrap(), Signal::KILL).unwrap();
-    let ended = wait_for(Duration::from_secs(30), || (!Path::new(&format!("/proc/{}/exe", daemon.pid)).exists() || exe(daemon.pid) == Path::new("")).then_some(()));
+    let ended = wait_for(Duration::from_secs(30), || {
+        (!Path::new(&format!("/proc/{}/exe", daemon.pid)).exists() || exe(daemon.pid) == Path::new("")).then_some(())
+    });
     assert!(ended.is_some(), "dev goes on without its service");
     assert_ne!(daemon.stop(), Some(0), "and says so");
     let daemon = small().state(&state).start();
@@ -77,7 +79,8 @@ fn a_corrupt_database_stops_the_start_and_is_not_touched() {
     s.sh("echo kept > note").expect("");
     daemon.stop();
     let database = state.0.join("state.db");
-    let beside: Vec<PathBuf> = ["-wal", "-shm"].iter().map(|end| PathBuf::from(format!("{}{end}", database.display()))).collect();
+    let beside: Vec<PathBuf> =
+        ["-wal", "-shm"].iter().map(|end| PathBuf::from(format!("{}{end}", database.display()))).collect();
     let aside = |path: &Path| state.0.join("aside").join(path.file_name().unwrap());
     fs::create_dir(state.0.join("aside")).unwrap();
     for path in &beside {
@@ -109,7 +112,12 @@ fn write_as_owner(path: &Path, bytes: &[u8]) {
 
 #[test]
 fn a_setting_that_cannot_be_used_is_one_line_that_names_it() {
-    for (name, value) in [("SANDBOXD_MAX_SESSIONS", "many"), ("SANDBOXD_DEFAULT_RUNTIME", "nobody-defines"), ("SANDBOXD_MAX_OPEN_SESSIONS", "1"), ("SANDBOXD_PREWARM", "perhaps")] {
+    for (name, value) in [
+        ("SANDBOXD_MAX_SESSIONS", "many"),
+        ("SANDBOXD_DEFAULT_RUNTIME", "nobody-defines"),
+        ("SANDBOXD_MAX_OPEN_SESSIONS", "1"),
+        ("SANDBOXD_PREWARM", "perhaps"),
+    ] {
         let failure = Options::new().env(name, value).try_start().map(|_| ()).unwrap_err();
         let lines: Vec<&str> = failure.said.lines().filter(|line| line.contains(name)).collect();
         assert_eq!(lines.len(), 1, "{name}: {}", failure.said);
@@ -140,7 +148,8 @@ fn an_image_that_cannot_be_made_is_a_502_and_leaves_nothing() {
     fs::write(&file, entries).unwrap();
     let daemon = Options::new().catalog(&file).env("SANDBOXD_PREWARM", "false").start();
     for _ in 0..2 {
-        let answer = daemon.client.post("/sessions", json!({"runtime": "failing", "session_id": "it-failing"})).expect(502);
+        let answer =
+            daemon.client.post("/sessions", json!({"runtime": "failing", "session_id": "it-failing"})).expect(502);
         let text = answer.detail().as_str().unwrap().to_owned();
         assert!(text.contains("the reason is here") || text.contains('7'), "{text}");
     }
@@ -156,7 +165,8 @@ impl SmallDisk {
     fn new(size: &str) -> Self {
         let directory = StateDir::new();
         let options = std::ffi::CString::new(format!("size={size},mode=0755")).unwrap();
-        rustix::mount::mount("sandboxd-small-disk", &directory.0, "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
+        rustix::mount::mount("sandboxd-small-disk", &directory.0, "tmpfs", MountFlags::empty(), options.as_c_str())
+            .unwrap();
         Self(directory)
     }
 }
@@ -183,7 +193,11 @@ fn a_full_disk_is_a_clear_answer_and_loses_nothing() {
     let refused = daemon.client.post("/sessions", json!({"session_id": "it-none-left"}));
     assert!(matches!(refused.status, 200 | 502 | 507), "{} {}", refused.status, refused.text());
     if refused.status != 200 {
-        assert!(refused.text().to_lowercase().contains("space") || refused.text().contains("full"), "{}", refused.text());
+        assert!(
+            refused.text().to_lowercase().contains("space") || refused.text().contains("full"),
+            "{}",
+            refused.text()
+        );
         let _ = daemon.client.get("/sessions/it-none-left").expect(404);
     }
     s.run(["cat", "note"]).expect("kept\n");
@@ -216,7 +230,8 @@ fn nothing_is_left_when_it_ends() {
     assert_eq!(daemon.stop(), Some(0));
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     let directory = format!("file {}", state.0.display());
-    let left = |found: Snapshot| -> Vec<String> { mine(&found).into_iter().filter(|line| *line != directory).collect() };
+    let left =
+        |found: Snapshot| -> Vec<String> { mine(&found).into_iter().filter(|line| *line != directory).collect() };
     let clean = wait_for(Duration::from_secs(5), || left(Snapshot::take()).is_empty().then_some(()));
     assert!(clean.is_some(), "{:?}", left(Snapshot::take()));
     assert!(!state.0.join("run").exists(), "sockets are left");

@@ -17,8 +17,13 @@ const SESSION_ROUTES: [(&str, &str, &str); 11] = [
     ("POST", "/files/remove", r#"{"path": "/workspace/d"}"#),
     ("DELETE", "?purge=true", ""),
 ];
-const SERVICE_ROUTES: [(&str, &str, &str); 5] =
-    [("POST", "/sessions", r#"{"runtime": "base"}"#), ("GET", "/sessions", ""), ("GET", "/policy", ""), ("GET", "/doctor", ""), ("GET", "/images", "")];
+const SERVICE_ROUTES: [(&str, &str, &str); 5] = [
+    ("POST", "/sessions", r#"{"runtime": "base"}"#),
+    ("GET", "/sessions", ""),
+    ("GET", "/policy", ""),
+    ("GET", "/doctor", ""),
+    ("GET", "/images", ""),
+];
 const OPEN_ROUTES: [&str; 4] = ["/", "/healthz", "/docs", "/openapi.json"];
 
 fn ask(client: &Client, (method, path, body): (&str, &str, &str)) -> Response {
