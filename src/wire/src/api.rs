@@ -9,11 +9,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{RunId, SessionId, Tenant};
+use crate::key::Key;
 
 /// Header that carries the service token or a session's token.
 pub const TOKEN_HEADER: &str = "x-sandbox-token";
 /// Header that carries the id of a request, made by the service unless the client named one.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
+/// Optional header of the routes that work in a session: the agent on whose behalf, for the operations log.
+/// 1 to [`CALLER_MAX`] printable ASCII characters.
+pub const AGENT_HEADER: &str = "x-sandbox-agent";
+/// Optional header, likewise: the agent's run.
+pub const RUN_HEADER: &str = "x-sandbox-run";
+/// Longest [`AGENT_HEADER`] and [`RUN_HEADER`], in characters.
+pub const CALLER_MAX: usize = 128;
 /// Combined output of a command at which it is stopped, in bytes.
 pub const MAX_RUN_OUTPUT: u64 = 10 * 1024 * 1024;
 /// What is kept of each stream of a command that was stopped, in bytes.
@@ -41,6 +49,9 @@ wire_type! {
         /// Name of the session; absent: `s-` and 16 hex digits.
         #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"))]
         pub session_id: Option<SessionId>,
+        /// Who is to share the session, instead of its name: the service derives that. Ours.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub key: Option<Key>,
         /// Alias of an allowed runtime; absent: the default one.
         pub runtime: Option<String>,
         /// Whom it is counted against.
@@ -181,6 +192,55 @@ wire_type! {
         pub events: Vec<SessionEvent>,
         /// Highest number given out; the next `after`.
         pub latest_seq: u64,
+    }
+}
+
+wire_type! {
+    /// One operation on a session, for whoever has to account for it. Kept when the session, its files, its
+    /// agent and its tenant are gone. Never file contents, a variable, a command's input or its output. Ours.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct Operation {
+        /// Rises with every operation of the service.
+        pub id: u64,
+        /// When it ended.
+        pub at: f64,
+        /// The session.
+        #[cfg_attr(feature = "openapi", schema(value_type = String))]
+        pub session: SessionId,
+        /// Whom the session was counted against.
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        pub tenant: Option<Tenant>,
+        /// The agent, as [`AGENT_HEADER`] named it.
+        pub agent: Option<String>,
+        /// The agent's run, as [`RUN_HEADER`] named it.
+        pub run: Option<String>,
+        /// `run`, `read`, `write`, `stat`, `ls`, `realpath`, `mkdir` or `remove`.
+        pub op: String,
+        /// The command, shell-quoted, or the path; cut after 200 characters with `…`.
+        pub target: String,
+        /// Whether it succeeded.
+        pub ok: bool,
+        /// The outcome in the service's own words.
+        pub detail: String,
+        /// How long it took, in milliseconds.
+        pub duration_ms: f64,
+    }
+}
+
+wire_type! {
+    /// Answer to `GET /operations` (service token). Ours.
+    #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+    pub struct OperationsPage {
+        /// Newest first.
+        pub operations: Vec<Operation>,
+        /// How many match the filters, on all pages together.
+        pub total: u64,
+        /// How many of those are before this page.
+        pub skip: u64,
+        /// Most that a page holds.
+        pub limit: u64,
+        /// Names of the operations that the log holds, whatever the filters; sorted.
+        pub ops: Vec<String>,
     }
 }
 
@@ -391,6 +451,9 @@ wire_type! {
         /// Limits that this host cannot enforce, by name; empty in production. Ours.
         #[serde(default)]
         pub unenforced_limits: Vec<String>,
+        /// This installation in session ids that are derived from keys ([`crate::key`]). Ours.
+        #[serde(default)]
+        pub host_id: String,
     }
 }
 

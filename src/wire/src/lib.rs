@@ -6,12 +6,14 @@
 //! | [`launch`] | `sandboxd` → `sandboxd-launch` | JSON, one `SOCK_SEQPACKET` message each way, descriptors beside it |
 //! | [`init`] | `sandboxd` → `sandbox-init` | postcard, `SOCK_SEQPACKET` messages, descriptors beside them |
 //! | [`id`] | the names that all of them use | strings of a fixed grammar |
+//! | [`key`] | who shares a session, and the id that this means | JSON over HTTP |
 //!
 //! A type is serialisable only if it crosses a process; nothing here does anything.
 //! This crate knows nobody: it depends on serde alone (and on utoipa's derive, for the
-//! daemon's OpenAPI page, behind the feature `openapi`).
+//! daemon's OpenAPI page, behind the feature `openapi`, and on sha2 for [`key::Key`]'s id, behind `key`).
 
 pub mod api;
 pub mod id;
 pub mod init;
+pub mod key;
 pub mod launch;

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use hyper::StatusCode;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use wire::api::{
-    CreateSessionRequest, Detail, SessionCreated, SessionInfo, SessionList, SessionState,
-};
+use wire::api::{CreateSessionRequest, Detail, SessionCreated, SessionInfo, SessionList, SessionState};
 
 use crate::args::{Close, Open, Sessions};
 use crate::client::{Answer, Call, Client};
@@ -24,20 +22,9 @@ const NOTICE: Duration = Duration::from_secs(2);
 
 /// Open a session or attach to one.
 pub async fn open(client: &mut Client, open: Open, json: bool) -> Result<(), Failure> {
-    let Open {
-        id,
-        runtime,
-        tenant,
-        reuse,
-        attach,
-    } = open;
-    let request = CreateSessionRequest {
-        session_id: id,
-        runtime,
-        tenant,
-        reuse,
-        attach,
-    };
+    let Open { id, runtime, tenant, reuse, attach } = open;
+    let request =
+        CreateSessionRequest { session_id: id, runtime, tenant, reuse, attach, ..CreateSessionRequest::default() };
     let begun = Instant::now();
     let answer = tokio::select! {
         answer = ask(client, &request) => answer?,
@@ -47,17 +34,9 @@ pub async fn open(client: &mut Client, open: Open, json: bool) -> Result<(), Fai
         return answer.print_json();
     }
     let created: SessionCreated = answer.parse()?;
-    let SessionInfo {
-        session_id,
-        runtime,
-        ..
-    } = created.session;
+    let SessionInfo { session_id, runtime, .. } = created.session;
     if std::io::stderr().is_terminal() {
-        eprintln!(
-            "open on runtime {} in {}",
-            harmless(&runtime),
-            span(begun.elapsed().as_secs_f64())
-        );
+        eprintln!("open on runtime {} in {}", harmless(&runtime), span(begun.elapsed().as_secs_f64()));
     }
     print(format!("{session_id}\n"))
 }
@@ -65,11 +44,7 @@ pub async fn open(client: &mut Client, open: Open, json: bool) -> Result<(), Fai
 /// Ask until nobody else is opening that session.
 async fn ask(client: &mut Client, request: &CreateSessionRequest) -> Result<Answer, Failure> {
     let until = Instant::now() + Duration::from_secs(OPEN_WITHIN);
-    let what = if request.attach {
-        "attach to the session"
-    } else {
-        "open a session"
-    };
+    let what = if request.attach { "attach to the session" } else { "open a session" };
     loop {
         let call = Call::post(what, "/sessions").within(Some(OPEN_WITHIN));
         let answer = client.ask_json(call, request).await?;
@@ -90,11 +65,7 @@ fn is_opening(answer: &Answer) -> bool {
 /// Say what is being waited for, for as long as it is.
 async fn notice() -> std::convert::Infallible {
     tokio::time::sleep(NOTICE).await;
-    let spinner = if std::io::stderr().is_terminal() {
-        ProgressBar::new_spinner()
-    } else {
-        ProgressBar::hidden()
-    };
+    let spinner = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     if let Ok(style) = ProgressStyle::with_template(
         "{spinner} waiting for the service, which may be building the runtime's image ({elapsed})",
     ) {
@@ -125,52 +96,23 @@ struct Closed<'a> {
 pub async fn close(client: &mut Client, close: &Close, json: bool) -> Result<(), Failure> {
     let (id, purged) = (close.session.as_str(), close.purge);
     let what = format!("close session {id}");
-    client
-        .ask(Call::delete(
-            &what,
-            format!("/sessions/{id}?purge={purged}"),
-        ))
-        .await?
-        .ok()?;
+    client.ask(Call::delete(&what, format!("/sessions/{id}?purge={purged}"))).await?.ok()?;
     if json {
-        return print_json(&Closed {
-            session_id: id,
-            purged,
-        });
+        return print_json(&Closed { session_id: id, purged });
     }
-    let files = if purged {
-        "its files are deleted"
-    } else {
-        "its files stay"
-    };
+    let files = if purged { "its files are deleted" } else { "its files stay" };
     print(format!("closed {id}; {files}\n"))
 }
 
 /// List the open sessions.
 pub async fn list(client: &mut Client, sessions: &Sessions, json: bool) -> Result<(), Failure> {
-    let answer = client
-        .ask(Call::get(
-            "list the sessions",
-            format!("/sessions?usage={}", sessions.usage),
-        ))
-        .await?;
-    if json {
-        answer.print_json()
-    } else {
-        print(table(&answer.parse()?, sessions.usage))
-    }
+    let answer = client.ask(Call::get("list the sessions", format!("/sessions?usage={}", sessions.usage))).await?;
+    if json { answer.print_json() } else { print(table(&answer.parse()?, sessions.usage)) }
 }
 
 fn table(list: &SessionList, usage: bool) -> String {
-    let limits = [
-        (list.limit, "awake"),
-        (list.open_limit, "open"),
-        (list.tenant_limit, "of one tenant"),
-    ];
-    let limits: Vec<String> = limits
-        .iter()
-        .filter_map(|(n, of)| n.map(|n| format!("at most {n} {of}")))
-        .collect();
+    let limits = [(list.limit, "awake"), (list.open_limit, "open"), (list.tenant_limit, "of one tenant")];
+    let limits: Vec<String> = limits.iter().filter_map(|(n, of)| n.map(|n| format!("at most {n} {of}"))).collect();
     let mut text = String::new();
     if !list.sessions.is_empty() {
         let mut headings = vec!["SESSION", "RUNTIME", "TENANT", "STATE", ">IDLE", ">AGE"];
@@ -202,10 +144,7 @@ fn row(session: &SessionInfo, usage: bool) -> Vec<String> {
     let mut cells = vec![
         session.session_id.to_string(),
         session.runtime.clone(),
-        session
-            .tenant
-            .as_ref()
-            .map_or_else(none, ToString::to_string),
+        session.tenant.as_ref().map_or_else(none, ToString::to_string),
         state.to_owned(),
         span(session.idle_seconds),
         age(session.created_at),
@@ -215,8 +154,7 @@ fn row(session: &SessionInfo, usage: bool) -> Vec<String> {
         cells.extend([
             used.memory_bytes.map_or_else(none, size),
             used.memory_limit_bytes.map_or_else(none, size),
-            used.cpu_percent
-                .map_or_else(none, |percent| format!("{percent:.1} %")),
+            used.cpu_percent.map_or_else(none, |percent| format!("{percent:.1} %")),
             used.pids.map_or_else(none, |pids| pids.to_string()),
         ]);
     }
@@ -241,59 +179,27 @@ mod tests {
             _ => reply(201, CREATED),
         })
         .await;
-        let request = CreateSessionRequest {
-            reuse: true,
-            ..CreateSessionRequest::default()
-        };
-        let created: SessionCreated = ask(&mut server.client(), &request)
-            .await
-            .unwrap()
-            .parse()
-            .unwrap();
+        let request = CreateSessionRequest { reuse: true, ..CreateSessionRequest::default() };
+        let created: SessionCreated = ask(&mut server.client(), &request).await.unwrap().parse().unwrap();
         assert_eq!(created.token, "t");
         assert_eq!(server.seen().len(), 2);
     }
 
     #[tokio::test]
     async fn another_conflict_is_final() {
-        let server = Server::tcp(|_| {
-            reply(
-                409,
-                r#"{"detail": "Session a is open on runtime x, not y"}"#,
-            )
-        })
-        .await;
-        let request = CreateSessionRequest {
-            reuse: true,
-            ..CreateSessionRequest::default()
-        };
-        assert_eq!(
-            ask(&mut server.client(), &request)
-                .await
-                .unwrap_err()
-                .status(),
-            65
-        );
+        let server = Server::tcp(|_| reply(409, r#"{"detail": "Session a is open on runtime x, not y"}"#)).await;
+        let request = CreateSessionRequest { reuse: true, ..CreateSessionRequest::default() };
+        assert_eq!(ask(&mut server.client(), &request).await.unwrap_err().status(), 65);
         assert_eq!(server.seen().len(), 1);
     }
 
     #[test]
     fn the_table_says_what_a_person_asks() {
         let created: SessionCreated = serde_json::from_str(CREATED).unwrap();
-        let list = SessionList {
-            sessions: vec![created.session],
-            limit: Some(20),
-            open_limit: None,
-            tenant_limit: None,
-        };
+        let list =
+            SessionList { sessions: vec![created.session], limit: Some(20), open_limit: None, tenant_limit: None };
         let text = table(&list, true);
-        assert!(
-            text.starts_with("SESSION  RUNTIME  TENANT  STATE    "),
-            "{text}"
-        );
-        assert!(
-            text.ends_with("1 open session, at most 20 awake\n"),
-            "{text}"
-        );
+        assert!(text.starts_with("SESSION  RUNTIME  TENANT  STATE    "), "{text}");
+        assert!(text.ends_with("1 open session, at most 20 awake\n"), "{text}");
     }
 }

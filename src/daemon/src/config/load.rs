@@ -51,6 +51,8 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         persist_containers: flag(raw, "persist_containers", false)?,
         prewarm: flag(raw, "prewarm", true)?,
         idle_timeout: raw.parsed("idle_timeout", 1800, COUNT, seconds)?,
+        freeze_after: off(raw, "freeze_after", None)?,
+        hibernate_after: off(raw, "hibernate_after", None)?,
         cleanup_interval: raw.parsed("cleanup_interval", 300, POSITIVE, |t| seconds(t).filter(|s| *s > 0))?,
         workspace_ttl: off(raw, "workspace_ttl", None)?,
         container_ttl: off(raw, "container_ttl", None)?,

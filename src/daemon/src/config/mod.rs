@@ -80,6 +80,11 @@ pub struct Settings {
     pub prewarm: bool,
     /// After how long idle a sandbox is closed; 0: never.
     pub idle_timeout: u64,
+    /// After how long idle a sandbox's processes are held still; absent: never. A frozen session wakes in a millisecond,
+    /// but its background processes make no progress meanwhile: so this is for who asks for it.
+    pub freeze_after: Option<u64>,
+    /// After how long idle a sandbox is ended and its session kept; absent: only to make room.
+    pub hibernate_after: Option<u64>,
     /// How often the service looks for what is due.
     pub cleanup_interval: u64,
     /// How long an unopened workspace is kept; absent: for ever.

@@ -3,6 +3,7 @@
 pub mod host;
 mod listen;
 mod machine;
+mod overrides;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,6 +23,7 @@ use crate::catalog::{self, CatalogError, Catalogue, Runtime};
 use crate::config::{self, ConfigError, DEFAULT_FILE, LimitsMode, Raw, Settings};
 use crate::image::{self, Account, Images};
 use crate::runtime::{Launcher, Slots};
+use crate::session::expiry::Sweeper;
 use crate::session::{Deps, Key, Registry, SessionError};
 use crate::store::{Store, StoreError};
 use host::Host;
@@ -136,8 +138,12 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     let tcp = tokio::spawn(listen(Listener::Tcp(tcp), router.clone(), stopped.clone()));
     let unix = tokio::spawn(listen(Listener::Unix(unix), router, stopped));
     prewarm(&app);
+    let sweeper = tokio::spawn(Sweeper::new(app.registry.clone()).run());
+    let overrides = overrides::watch(&app.registry);
     announce(address, &settings.socket);
     wait_for_end().await;
+    sweeper.abort();
+    overrides.abort();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     stop.send_replace(true);
     let _ = tokio::time::timeout(FAREWELL, async { tokio::join!(tcp, unix) }).await;
