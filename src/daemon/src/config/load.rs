@@ -73,6 +73,12 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         extra_ca_certs: raw.nullable("extra_ca_certs").filter(|t| !t.is_empty()).map(PathBuf::from),
         registry: raw.text("registry")?.unwrap_or("docker.io").to_owned(),
         insecure_registries: list(raw.nullable("insecure_registries").unwrap_or_default()),
+        host_id: raw.parsed_or_off("host_id", None, "1 to 12 lower-case letters and digits", |t| {
+            wire::key::is_host(t).then(|| t.to_owned())
+        })?,
+        operations_days: raw.parsed_or_off("operations_days", Some(30), "days, 1 to 36500", |t| {
+            positive(t).filter(|days| *days <= 36_500)
+        })?,
         slots: raw.parsed("slots", 4000, "2 to 4094", |t| t.parse().ok().filter(|n| (2..=4094).contains(n)))?,
         state_dir,
         runtime_dir,
@@ -222,6 +228,8 @@ mod tests {
             ("", &[("SANDBOXD_MEMSWAP_LIMIT", "1m")], "SANDBOXD_MEMSWAP_LIMIT"),
             ("", &[("SANDBOXD_SANDBOX_UID", "0")], "SANDBOXD_SANDBOX_UID"),
             ("", &[("SANDBOXD_OCI_RUNTIME", "nonesuch")], "SANDBOXD_OCI_RUNTIME"),
+            ("", &[("SANDBOXD_HOST_ID", "a-b")], "SANDBOXD_HOST_ID"),
+            ("", &[("SANDBOXD_OPERATIONS_DAYS", "0")], "SANDBOXD_OPERATIONS_DAYS"),
             ("max_sesions = 3", &[], "SANDBOXD_MAX_SESIONS"),
             ("max_sessions = 1979-05-27", &[], "max_sessions"),
             ("max_sessions = = 3", &[], "sandboxd.toml"),

@@ -113,6 +113,10 @@ pub struct Settings {
     pub registry: String,
     /// Registries that are spoken to without TLS.
     pub insecure_registries: Vec<String>,
+    /// This installation in the session ids that are derived from keys; absent: derived from its own key.
+    pub host_id: Option<String>,
+    /// How long the operations log keeps a record, in days; absent: for ever.
+    pub operations_days: Option<u64>,
     /// Ranges of ids for sandboxes, as in the launcher's configuration.
     pub slots: u32,
 }

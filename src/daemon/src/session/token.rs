@@ -65,14 +65,27 @@ impl Key {
     /// The token of session `id` with this nonce: 64 hexadecimal digits.
     #[must_use]
     pub fn token(&self, id: &SessionId, nonce: &[u8; 16]) -> String {
+        hex(&self.mac(&[b"sandboxd session token v1\0", id.as_str().as_bytes(), b"\0", nonce]))
+    }
+
+    /// A name for this installation that lasts as long as its key: 8 hexadecimal digits. No secret.
+    #[must_use]
+    pub fn host_id(&self) -> String {
+        hex(&self.mac(&[b"sandboxd host id v1\0"])[..4])
+    }
+
+    fn mac(&self, parts: &[&[u8]]) -> [u8; 32] {
         // HMAC takes a key of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { unreachable!("HMAC takes any key") };
-        mac.update(b"sandboxd session token v1\0");
-        mac.update(id.as_str().as_bytes());
-        mac.update(b"\0");
-        mac.update(nonce);
-        mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+        for part in parts {
+            mac.update(part);
+        }
+        mac.finalize().into_bytes().into()
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether two texts are equal, in a time that tells only their lengths.
@@ -101,6 +114,7 @@ mod tests {
         assert_ne!(token, key.token(&a, &[2; 16]));
         assert_ne!(token, other.token(&a, &[1; 16]));
         assert_eq!(format!("{key:?}"), "Key(…)");
+        assert!(key.host_id() == again.host_id() && key.host_id() != other.host_id() && key.host_id().len() == 8);
     }
 
     #[test]
