@@ -33,12 +33,7 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 pub struct Global {
     /// The service's address over TCP
-    #[arg(
-        long,
-        global = true,
-        value_name = "http://HOST:PORT",
-        conflicts_with = "socket"
-    )]
+    #[arg(long, global = true, value_name = "http://HOST:PORT", conflicts_with = "socket")]
     pub url: Option<String>,
     /// The service's unix socket
     #[arg(long, global = true, value_name = "PATH")]
@@ -124,11 +119,9 @@ pub struct Ls {
 
 /// `cp`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "One side is SESSION:PATH, the other a local path, or - for standard input or output. \
+#[command(after_help = "One side is SESSION:PATH, the other a local path, or - for standard input or output. \
 A directory is copied whole; links in it are left out, and modes are not kept. An existing directory as the target \
-takes the source under its own name. A local name with a colon: write ./NAME."
-)]
+takes the source under its own name. A local name with a colon: write ./NAME.")]
 pub struct Cp {
     /// SESSION:PATH, a local path, or -
     pub source: String,
@@ -195,9 +188,7 @@ mod tests {
     #[test]
     fn a_command_keeps_its_own_options() {
         let args = parse("sandboxctl run s1 --env A=b=c --timeout 1.5 -- ls --json -l").unwrap();
-        let Command::Run(run) = args.command else {
-            panic!("not run")
-        };
+        let Command::Run(run) = args.command else { panic!("not run") };
         assert_eq!(run.argv, ["ls", "--json", "-l"]);
         assert_eq!(run.env, [("A".to_owned(), "b=c".to_owned())]);
         assert_eq!(run.timeout, Some(1.5));
@@ -206,10 +197,7 @@ mod tests {
 
     #[test]
     fn options_go_before_or_after_the_command() {
-        for line in [
-            "sandboxctl --json --url http://h:1 images",
-            "sandboxctl images --url http://h:1 --json",
-        ] {
+        for line in ["sandboxctl --json --url http://h:1 images", "sandboxctl images --url http://h:1 --json"] {
             let args = parse(line).unwrap();
             assert!(args.global.json && args.global.url.is_some(), "{line}");
         }

@@ -51,28 +51,17 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     /// A `GET`.
     pub fn get(what: &'a str, path: impl Into<String>) -> Self {
-        Self {
-            what,
-            method: Method::GET,
-            path: path.into(),
-            within: Some(ANSWER_WITHIN),
-        }
+        Self { what, method: Method::GET, path: path.into(), within: Some(ANSWER_WITHIN) }
     }
 
     /// A `POST`.
     pub fn post(what: &'a str, path: impl Into<String>) -> Self {
-        Self {
-            method: Method::POST,
-            ..Self::get(what, path)
-        }
+        Self { method: Method::POST, ..Self::get(what, path) }
     }
 
     /// A `DELETE`.
     pub fn delete(what: &'a str, path: impl Into<String>) -> Self {
-        Self {
-            method: Method::DELETE,
-            ..Self::get(what, path)
-        }
+        Self { method: Method::DELETE, ..Self::get(what, path) }
     }
 
     /// The same, to be answered within so many seconds, or whenever.
@@ -94,11 +83,7 @@ pub struct Client {
 impl Client {
     /// A client that connects when it first asks.
     pub fn new(address: Address, token: Option<HeaderValue>) -> Self {
-        Self {
-            address,
-            token,
-            connection: None,
-        }
+        Self { address, token, connection: None }
     }
 
     /// Another one of the same service, with a connection of its own.
@@ -119,77 +104,39 @@ impl Client {
     }
 
     /// Ask with a JSON body and read the answer whole.
-    pub async fn ask_json(
-        &mut self,
-        call: Call<'_>,
-        body: &impl Serialize,
-    ) -> Result<Answer, Failure> {
+    pub async fn ask_json(&mut self, call: Call<'_>, body: &impl Serialize) -> Result<Answer, Failure> {
         let body = self.encode(&call, body)?;
-        self.exchange(call, Some("application/json"), Full::new(body))
-            .await
+        self.exchange(call, Some("application/json"), Full::new(body)).await
     }
 
     /// Ask with a JSON body; the answer's own body is the caller's to read.
-    pub async fn open_json(
-        &mut self,
-        call: &Call<'_>,
-        body: &impl Serialize,
-    ) -> Result<Response<Incoming>, Failure> {
+    pub async fn open_json(&mut self, call: &Call<'_>, body: &impl Serialize) -> Result<Response<Incoming>, Failure> {
         let body = self.encode(call, body)?;
-        self.send(
-            call,
-            Some("application/json"),
-            Either::Left(Full::new(body)),
-        )
-        .await
+        self.send(call, Some("application/json"), Either::Left(Full::new(body))).await
     }
 
     /// Send bytes.
     pub async fn ask_bytes(&mut self, call: Call<'_>, body: Bytes) -> Result<Answer, Failure> {
-        self.exchange(call, Some("application/octet-stream"), Full::new(body))
-            .await
+        self.exchange(call, Some("application/octet-stream"), Full::new(body)).await
     }
 
     /// Send a file.
     pub async fn ask_file(&mut self, call: Call<'_>, body: FileBody) -> Result<Answer, Failure> {
-        let response = self
-            .send(&call, Some("application/octet-stream"), Either::Right(body))
-            .await?;
+        let response = self.send(&call, Some("application/octet-stream"), Either::Right(body)).await?;
         self.collect(&call, response).await
     }
 
     /// Read an answer whole.
-    pub async fn collect(
-        &self,
-        call: &Call<'_>,
-        response: Response<Incoming>,
-    ) -> Result<Answer, Failure> {
+    pub async fn collect(&self, call: &Call<'_>, response: Response<Incoming>) -> Result<Answer, Failure> {
         let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_MAX)
-            .collect()
-            .await;
-        let body = body
-            .map_err(|source| self.broken(call.what, source))?
-            .to_bytes();
-        Ok(Answer {
-            what: call.what.to_owned(),
-            address: self.address(),
-            status,
-            body,
-        })
+        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+        let body = body.map_err(|source| self.broken(call.what, source))?.to_bytes();
+        Ok(Answer { what: call.what.to_owned(), address: self.address(), status, body })
     }
 
     /// The connection broke during `what`.
-    pub fn broken(
-        &self,
-        what: &str,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Failure {
-        Failure::Broken {
-            what: what.to_owned(),
-            address: self.address(),
-            source: source.into(),
-        }
+    pub fn broken(&self, what: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
+        Failure::Broken { what: what.to_owned(), address: self.address(), source: source.into() }
     }
 
     async fn exchange(
@@ -203,9 +150,7 @@ impl Client {
     }
 
     fn encode(&self, call: &Call<'_>, body: &impl Serialize) -> Result<Bytes, Failure> {
-        serde_json::to_vec(body)
-            .map(Bytes::from)
-            .map_err(|source| self.broken(call.what, source))
+        serde_json::to_vec(body).map(Bytes::from).map_err(|source| self.broken(call.what, source))
     }
 
     async fn send(
@@ -221,11 +166,7 @@ impl Client {
             None => answer.await,
             Some(seconds) => tokio::time::timeout(Duration::from_secs(seconds), answer)
                 .await
-                .map_err(|_| Failure::Late {
-                    what: call.what.to_owned(),
-                    address: self.address(),
-                    seconds,
-                })?,
+                .map_err(|_| Failure::Late { what: call.what.to_owned(), address: self.address(), seconds })?,
         };
         let response = response.map_err(|source| self.broken(call.what, source))?;
         self.connection = Some(connection);
@@ -242,19 +183,15 @@ impl Client {
             Address::Tcp { authority, prefix } => (authority.as_str(), prefix.as_str()),
             Address::Unix(_) => ("sandboxd", ""),
         };
-        let mut request = Request::builder()
-            .method(call.method.clone())
-            .uri(format!("{prefix}{}", call.path))
-            .header(HOST, host);
+        let mut request =
+            Request::builder().method(call.method.clone()).uri(format!("{prefix}{}", call.path)).header(HOST, host);
         if let Some(token) = &self.token {
             request = request.header(TOKEN_HEADER, token);
         }
         if let Some(kind) = kind {
             request = request.header(CONTENT_TYPE, kind);
         }
-        request
-            .body(body)
-            .map_err(|source| self.broken(call.what, source))
+        request.body(body).map_err(|source| self.broken(call.what, source))
     }
 
     /// The connection of the last exchange if it is still good, else a new one.
@@ -266,10 +203,7 @@ impl Client {
         }
         let made = tokio::time::timeout(CONNECT_WITHIN, self.dial()).await;
         made.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|source| Failure::Connect {
-                address: self.address(),
-                source,
-            })
+            .map_err(|source| Failure::Connect { address: self.address(), source })
     }
 
     async fn dial(&self) -> io::Result<SendRequest<Outgoing>> {
@@ -284,12 +218,8 @@ impl Client {
     }
 }
 
-async fn shake<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
-) -> io::Result<SendRequest<Outgoing>> {
-    let (sender, connection) = http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(io::Error::other)?;
+async fn shake<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S) -> io::Result<SendRequest<Outgoing>> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     // What breaks it is told to the request that it breaks.
     tokio::spawn(connection);
     Ok(sender)
@@ -315,18 +245,8 @@ impl Answer {
         if self.status.is_success() {
             return Ok(self);
         }
-        let Self {
-            what,
-            address,
-            status,
-            body,
-        } = self;
-        Err(Failure::Refused {
-            what,
-            address,
-            status: status.as_u16(),
-            detail: detail(&body),
-        })
+        let Self { what, address, status, body } = self;
+        Err(Failure::Refused { what, address, status: status.as_u16(), detail: detail(&body) })
     }
 
     /// What it holds, if its status is 2xx.
@@ -334,17 +254,8 @@ impl Answer {
     /// # Errors
     /// [`Failure::Refused`]; [`Failure::Foreign`]: it holds something else.
     pub fn parse<T: DeserializeOwned>(self) -> Result<T, Failure> {
-        let Self {
-            what,
-            address,
-            body,
-            ..
-        } = self.ok()?;
-        serde_json::from_slice(&body).map_err(|e| Failure::Foreign {
-            what,
-            address,
-            reason: e.to_string(),
-        })
+        let Self { what, address, body, .. } = self.ok()?;
+        serde_json::from_slice(&body).map_err(|e| Failure::Foreign { what, address, reason: e.to_string() })
     }
 
     /// Print its JSON as one line, nothing added and nothing left out.
@@ -367,11 +278,7 @@ pub struct FileBody {
 impl FileBody {
     /// The next `len` bytes of `file`.
     pub fn new(file: File, len: u64, progress: ProgressBar) -> Self {
-        Self {
-            file,
-            left: len,
-            progress,
-        }
+        Self { file, left: len, progress }
     }
 }
 
@@ -379,20 +286,14 @@ impl Body for FileBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         if self.left == 0 {
             return Poll::Ready(None);
         }
         let mut piece = vec![0; usize::try_from(self.left).unwrap_or(PIECE).min(PIECE)];
         // Blocks on the local disk, which nothing else in this program waits for.
         let read = match self.file.read(&mut piece) {
-            Ok(0) => Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the local file became shorter meanwhile",
-            )),
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the local file became shorter meanwhile")),
             Ok(read) => Ok(read),
             Err(error) => Err(error),
         };
@@ -431,45 +332,28 @@ mod tests {
 
     #[test]
     fn a_path_survives_a_query() {
-        assert_eq!(
-            encode("/workspace/a b&c=d+é%.txt"),
-            "/workspace/a%20b%26c%3Dd%2B%C3%A9%25.txt"
-        );
+        assert_eq!(encode("/workspace/a b&c=d+é%.txt"), "/workspace/a%20b%26c%3Dd%2B%C3%A9%25.txt");
     }
 
     #[tokio::test]
     async fn one_connection_carries_the_token_over_tcp_and_unix() {
-        for server in [
-            Server::tcp(|_| reply(200, "[1]")).await,
-            Server::unix(|_| reply(200, "[1]")).await,
-        ] {
+        for server in [Server::tcp(|_| reply(200, "[1]")).await, Server::unix(|_| reply(200, "[1]")).await] {
             let mut client = server.client();
             for _ in 0..3 {
-                let answer = client
-                    .ask(Call::get("list images", "/images"))
-                    .await
-                    .unwrap();
+                let answer = client.ask(Call::get("list images", "/images")).await.unwrap();
                 assert_eq!(answer.parse::<Vec<u8>>().unwrap(), [1]);
             }
             let seen = server.seen();
             assert_eq!(seen.len(), 3);
-            assert!(
-                seen.iter()
-                    .all(|r| r.head.starts_with("GET /images HTTP/1.1\r\n"))
-            );
-            assert!(
-                seen.iter()
-                    .all(|r| r.head.contains("x-sandbox-token: t0ken\r\n"))
-            );
+            assert!(seen.iter().all(|r| r.head.starts_with("GET /images HTTP/1.1\r\n")));
+            assert!(seen.iter().all(|r| r.head.contains("x-sandbox-token: t0ken\r\n")));
             assert!(seen.iter().all(|r| r.connection == 0));
         }
     }
 
     #[tokio::test]
     async fn a_connection_that_the_service_closed_is_made_again() {
-        let server =
-            Server::tcp(|_| reply(200, "1").replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n"))
-                .await;
+        let server = Server::tcp(|_| reply(200, "1").replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n")).await;
         let mut client = server.client();
         for _ in 0..2 {
             client.ask(Call::get("look", "/")).await.unwrap();
@@ -480,42 +364,18 @@ mod tests {
     #[tokio::test]
     async fn refusals_keep_status_and_words() {
         let server = Server::tcp(|_| reply(404, r#"{"detail": "No such session: a"}"#)).await;
-        let failure = server
-            .client()
-            .ask(Call::get("look at a", "/sessions/a"))
-            .await
-            .unwrap()
-            .ok()
-            .unwrap_err();
+        let failure = server.client().ask(Call::get("look at a", "/sessions/a")).await.unwrap().ok().unwrap_err();
         assert_eq!(failure.status(), 66);
-        assert!(
-            failure.text().contains("look at a at http://127.0.0.1:"),
-            "{}",
-            failure.text()
-        );
+        assert!(failure.text().contains("look at a at http://127.0.0.1:"), "{}", failure.text());
     }
 
     #[tokio::test]
     async fn what_is_not_the_service_is_told_apart() {
         let server = Server::tcp(|_| reply(200, "<html>")).await;
-        let failure = server
-            .client()
-            .ask(Call::get("list", "/images"))
-            .await
-            .unwrap()
-            .parse::<Vec<u8>>()
-            .unwrap_err();
+        let failure = server.client().ask(Call::get("list", "/images")).await.unwrap().parse::<Vec<u8>>().unwrap_err();
         assert_eq!(failure.status(), 76);
         let noise = Server::tcp(|_| "SSH-2.0-x\r\n".into()).await;
-        assert_eq!(
-            noise
-                .client()
-                .ask(Call::get("list", "/images"))
-                .await
-                .unwrap_err()
-                .status(),
-            69
-        );
+        assert_eq!(noise.client().ask(Call::get("list", "/images")).await.unwrap_err().status(), 69);
         let mut nobody = Client::new(Address::Unix("/nonexistent/x.sock".into()), None);
         let failure = nobody.ask(Call::get("list", "/images")).await.unwrap_err();
         assert!(matches!(failure, Failure::Connect { .. }) && failure.mend().is_some());
@@ -524,11 +384,7 @@ mod tests {
     #[tokio::test]
     async fn a_silent_service_is_given_up() {
         let server = Server::tcp(|_| String::new()).await;
-        let failure = server
-            .client()
-            .ask(Call::get("list", "/images").within(Some(1)))
-            .await
-            .unwrap_err();
+        let failure = server.client().ask(Call::get("list", "/images").within(Some(1))).await.unwrap_err();
         assert!(matches!(failure, Failure::Late { seconds: 1, .. }));
     }
 
@@ -539,13 +395,7 @@ mod tests {
         io::Write::write_all(&mut file, &vec![7; PIECE + 3]).unwrap();
         io::Seek::rewind(&mut file).unwrap();
         let body = FileBody::new(file, PIECE as u64 + 3, ProgressBar::hidden());
-        server
-            .client()
-            .ask_file(Call::post("write", "/w"), body)
-            .await
-            .unwrap()
-            .ok()
-            .unwrap();
+        server.client().ask_file(Call::post("write", "/w"), body).await.unwrap().ok().unwrap();
         assert_eq!(server.seen()[0].body, vec![7; PIECE + 3]);
     }
 }

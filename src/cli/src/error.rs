@@ -92,11 +92,7 @@ pub enum Failure {
 impl Failure {
     /// A failure of a local file.
     pub fn local(operation: &'static str, path: impl Into<String>, source: io::Error) -> Self {
-        Self::Local {
-            operation,
-            path: path.into(),
-            source,
-        }
+        Self::Local { operation, path: path.into(), source }
     }
 
     /// The exit status, after sysexits(3).
@@ -125,34 +121,20 @@ impl Failure {
     pub fn mend(&self) -> Option<&'static str> {
         match self {
             Self::Connect { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                Some(
-                    "join the group that owns the socket, or use --url with the service's TCP address",
-                )
+                Some("join the group that owns the socket, or use --url with the service's TCP address")
             }
             Self::Connect { .. } => Some(
                 "start the service (systemctl start sandboxd, or sandboxd dev), or name its address with --url or --socket",
             ),
-            Self::Refused {
-                status: 401 | 403, ..
-            } => Some(
-                "put the service's token into SANDBOXD_TOKEN, or name a file that holds it with --token-file",
-            ),
+            Self::Refused { status: 401 | 403, .. } => {
+                Some("put the service's token into SANDBOXD_TOKEN, or name a file that holds it with --token-file")
+            }
             Self::Refused { status: 429, .. } => Some("close a session, or try again later"),
-            Self::Refused { status: 410, .. } => {
-                Some("open a new session: this one's files are gone with its sandbox")
-            }
-            Self::Refused { status: 500.., .. } => {
-                Some("the reason is in the service's log: journalctl -u sandboxd")
-            }
+            Self::Refused { status: 410, .. } => Some("open a new session: this one's files are gone with its sandbox"),
+            Self::Refused { status: 500.., .. } => Some("the reason is in the service's log: journalctl -u sandboxd"),
             Self::Foreign { .. } => Some("check that the address is sandboxd's"),
-            Self::Late { .. } | Self::Broken { .. } => {
-                Some("see whether the service is well: sandboxctl doctor")
-            }
-            Self::Usage(_)
-            | Self::Refused { .. }
-            | Self::Local { .. }
-            | Self::Copy { .. }
-            | Self::Output(_) => None,
+            Self::Late { .. } | Self::Broken { .. } => Some("see whether the service is well: sandboxctl doctor"),
+            Self::Usage(_) | Self::Refused { .. } | Self::Local { .. } | Self::Copy { .. } | Self::Output(_) => None,
         }
     }
 
@@ -197,15 +179,7 @@ impl Failure {
 #[must_use]
 pub fn detail(body: &[u8]) -> Detail {
     serde_json::from_slice::<ErrorBody>(body).map_or_else(
-        |_| {
-            Detail::Message(
-                String::from_utf8_lossy(body)
-                    .trim()
-                    .chars()
-                    .take(300)
-                    .collect(),
-            )
-        },
+        |_| Detail::Message(String::from_utf8_lossy(body).trim().chars().take(300).collect()),
         |body| body.detail,
     )
 }
@@ -215,18 +189,11 @@ fn describe(status: u16, detail: &Detail) -> String {
         Detail::Message(text) => text.clone(),
         Detail::Path(error) => error.message.clone(),
         Detail::Invalid(list) => {
-            let parts: Vec<String> = list
-                .iter()
-                .map(|i| format!("{}: {}", i.loc.join("."), i.msg))
-                .collect();
+            let parts: Vec<String> = list.iter().map(|i| format!("{}: {}", i.loc.join("."), i.msg)).collect();
             parts.join("; ")
         }
     };
-    if words.is_empty() {
-        format!("status {status}")
-    } else {
-        format!("{words} ({status})")
-    }
+    if words.is_empty() { format!("status {status}") } else { format!("{words} ({status})") }
 }
 
 #[cfg(test)]
@@ -234,44 +201,23 @@ mod tests {
     use super::*;
 
     fn refused(status: u16, body: &str) -> Failure {
-        Failure::Refused {
-            what: "run".into(),
-            address: "x".into(),
-            status,
-            detail: detail(body.as_bytes()),
-        }
+        Failure::Refused { what: "run".into(), address: "x".into(), status, detail: detail(body.as_bytes()) }
     }
 
     #[test]
     fn the_three_shapes_of_detail_are_read() {
         let text = refused(404, r#"{"detail": "No such session: a"}"#).text();
         assert_eq!(text, "run at x: No such session: a (404)");
-        let path = refused(
-            404,
-            r#"{"detail": {"error": "FileNotFoundError", "message": "nothing: '/a'"}}"#,
-        );
+        let path = refused(404, r#"{"detail": {"error": "FileNotFoundError", "message": "nothing: '/a'"}}"#);
         assert!(path.is_missing_path() && path.text().contains("nothing: '/a'"));
         let list = r#"{"detail": [{"loc": ["body", "argv"], "msg": "Field required", "type": "missing"}]}"#;
-        assert!(
-            refused(422, list)
-                .text()
-                .contains("body.argv: Field required")
-        );
+        assert!(refused(422, list).text().contains("body.argv: Field required"));
         assert!(refused(502, "<html>").text().contains("<html> (502)"));
     }
 
     #[test]
     fn statuses_follow_sysexits() {
-        for (status, exit) in [
-            (401, 77),
-            (404, 66),
-            (409, 65),
-            (410, 66),
-            (422, 65),
-            (429, 75),
-            (500, 69),
-            (502, 69),
-        ] {
+        for (status, exit) in [(401, 77), (404, 66), (409, 65), (410, 66), (422, 65), (429, 75), (500, 69), (502, 69)] {
             assert_eq!(refused(status, "").status(), exit, "{status}");
         }
         assert_eq!(Failure::Usage(String::new()).status(), 2);
@@ -279,10 +225,6 @@ mod tests {
 
     #[test]
     fn no_message_carries_an_escape() {
-        assert!(
-            !refused(404, "{\"detail\": \"a\\u001b[2Jb\"}")
-                .text()
-                .contains('\u{1b}')
-        );
+        assert!(!refused(404, "{\"detail\": \"a\\u001b[2Jb\"}").text().contains('\u{1b}'));
     }
 }

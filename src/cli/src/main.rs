@@ -33,9 +33,7 @@ use crate::error::Failure;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {
         Ok(runtime) => runtime.block_on(commands::run(args)),
         Err(source) => Err(Failure::local("start", "the event loop", source)),

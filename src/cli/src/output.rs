@@ -14,9 +14,7 @@ use crate::error::Failure;
 /// [`Failure::Output`].
 pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_ref())
-        .and_then(|()| out.flush())
-        .map_err(Failure::Output)
+    out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(Failure::Output)
 }
 
 /// Print a value as one line of JSON.
@@ -35,11 +33,7 @@ pub fn harmless(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if c.is_control() || turns {
-            safe.extend(c.escape_unicode())
-        } else {
-            safe.push(c)
-        }
+        if c.is_control() || turns { safe.extend(c.escape_unicode()) } else { safe.push(c) }
     }
     safe
 }
@@ -64,11 +58,7 @@ pub fn size(bytes: u64) -> String {
 /// Seconds in the unit that leaves one to three digits.
 #[must_use]
 pub fn span(seconds: f64) -> String {
-    let seconds = if seconds.is_finite() {
-        seconds.max(0.0)
-    } else {
-        0.0
-    };
+    let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
     let (value, unit) = match seconds {
         s if s < 1.0 => return format!("{:.0} ms", s * 1000.0),
         s if s < 10.0 => return format!("{s:.1} s"),
@@ -83,9 +73,7 @@ pub fn span(seconds: f64) -> String {
 /// How long ago a Unix time was.
 #[must_use]
 pub fn age(at: f64) -> String {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |d| d.as_secs_f64());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
     span(now - at)
 }
 
@@ -108,17 +96,12 @@ impl Table {
     #[must_use]
     pub fn new(headings: &[&'static str]) -> Self {
         let right = headings.iter().map(|h| h.starts_with('>')).collect();
-        Self {
-            headings: headings.iter().map(|h| h.trim_start_matches('>')).collect(),
-            rows: Vec::new(),
-            right,
-        }
+        Self { headings: headings.iter().map(|h| h.trim_start_matches('>')).collect(), rows: Vec::new(), right }
     }
 
     /// Add a row; control characters in it are escaped.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows
-            .push(cells.into_iter().map(|cell| harmless(&cell)).collect());
+        self.rows.push(cells.into_iter().map(|cell| harmless(&cell)).collect());
     }
 
     /// The table, each line ended; nothing trails the last cell of a line.
@@ -134,9 +117,7 @@ impl Table {
         let mut text = String::new();
         for row in std::iter::once(&headings).chain(&self.rows) {
             let cells = row.iter().zip(&widths).zip(&self.right);
-            let line: Vec<String> = cells
-                .map(|((cell, wide), right)| pad(cell, *wide, *right))
-                .collect();
+            let line: Vec<String> = cells.map(|((cell, wide), right)| pad(cell, *wide, *right)).collect();
             text.push_str(line.join("  ").trim_end());
             text.push('\n');
         }
@@ -149,11 +130,7 @@ fn width(text: &str) -> usize {
 }
 
 fn pad(cell: &str, wide: usize, right: bool) -> String {
-    if right {
-        format!("{cell:>wide$}")
-    } else {
-        format!("{cell:<wide$}")
-    }
+    if right { format!("{cell:>wide$}") } else { format!("{cell:<wide$}") }
 }
 
 #[cfg(test)]
@@ -172,14 +149,9 @@ mod tests {
         ] {
             assert_eq!(size(bytes), text);
         }
-        for (seconds, text) in [
-            (0.0314, "31 ms"),
-            (3.21, "3.2 s"),
-            (75.0, "75 s"),
-            (600.0, "10 min"),
-            (90_000.0, "25 h"),
-            (1e6, "12 d"),
-        ] {
+        for (seconds, text) in
+            [(0.0314, "31 ms"), (3.21, "3.2 s"), (75.0, "75 s"), (600.0, "10 min"), (90_000.0, "25 h"), (1e6, "12 d")]
+        {
             assert_eq!(span(seconds), text);
         }
         assert_eq!(span(f64::NAN), "0 ms");
@@ -190,18 +162,12 @@ mod tests {
         let mut table = Table::new(&["NAME", ">SIZE", "NOTE"]);
         table.row(["a".into(), "10 B".into(), String::new()]);
         table.row(["long name".into(), "1 B".into(), "é".into()]);
-        assert_eq!(
-            table.render(),
-            "NAME       SIZE  NOTE\na          10 B\nlong name   1 B  é\n"
-        );
+        assert_eq!(table.render(), "NAME       SIZE  NOTE\na          10 B\nlong name   1 B  é\n");
     }
 
     #[test]
     fn a_hostile_name_stays_on_its_line() {
-        assert_eq!(
-            harmless("a\u{1b}[2J\nb\u{202e}c"),
-            "a\\u{1b}[2J\\u{a}b\\u{202e}c"
-        );
+        assert_eq!(harmless("a\u{1b}[2J\nb\u{202e}c"), "a\\u{1b}[2J\\u{a}b\\u{202e}c");
         assert_eq!(harmless("naïve 名前.txt"), "naïve 名前.txt");
     }
 }

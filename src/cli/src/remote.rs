@@ -37,11 +37,7 @@ pub struct Remote<'c> {
 impl<'c> Remote<'c> {
     /// Those of `session`.
     pub fn new(client: &'c mut Client, session: SessionId) -> Self {
-        Self {
-            client,
-            session,
-            policy: None,
-        }
+        Self { client, session, policy: None }
     }
 
     /// `SESSION:PATH`, for messages.
@@ -69,10 +65,7 @@ impl<'c> Remote<'c> {
 
     /// What is at a path, a link followed.
     pub async fn stat(&mut self, path: &str) -> Result<FileEntry, Failure> {
-        match self
-            .native(&format!("look at {}", self.name(path)), "stat", path)
-            .await?
-        {
+        match self.native(&format!("look at {}", self.name(path)), "stat", path).await? {
             Some(entry) => Ok(entry),
             None => self.shell().stat(path).await,
         }
@@ -80,10 +73,7 @@ impl<'c> Remote<'c> {
 
     /// The entries of a directory, sorted by name.
     pub async fn list(&mut self, path: &str) -> Result<Vec<FileEntry>, Failure> {
-        match self
-            .native(&format!("list {}", self.name(path)), "list", path)
-            .await?
-        {
+        match self.native(&format!("list {}", self.name(path)), "list", path).await? {
             Some(entries) => Ok(entries),
             None => self.shell().list(path).await,
         }
@@ -91,10 +81,7 @@ impl<'c> Remote<'c> {
 
     /// A directory's path with every link resolved.
     pub async fn realpath(&mut self, path: &str) -> Result<String, Failure> {
-        match self
-            .native::<RealpathResponse>(&format!("resolve {}", self.name(path)), "realpath", path)
-            .await?
-        {
+        match self.native::<RealpathResponse>(&format!("resolve {}", self.name(path)), "realpath", path).await? {
             Some(answer) => Ok(answer.path),
             None => self.shell().realpath(path).await,
         }
@@ -104,15 +91,7 @@ impl<'c> Remote<'c> {
     pub async fn mkdir(&mut self, path: &str) -> Result<(), Failure> {
         let what = format!("make directory {}", self.name(path));
         let call = Call::post(&what, self.route("mkdir"));
-        let answer = self
-            .client
-            .ask_json(
-                call,
-                &FilePathRequest {
-                    path: path.to_owned(),
-                },
-            )
-            .await?;
+        let answer = self.client.ask_json(call, &FilePathRequest { path: path.to_owned() }).await?;
         match answered(answer)? {
             Some(_) => Ok(()),
             None => self.shell().mkdir(path).await,
@@ -123,15 +102,7 @@ impl<'c> Remote<'c> {
     pub async fn read(&mut self, path: &str, sink: &mut Sink<'_>) -> Result<(), Failure> {
         let what = format!("read {}", self.name(path));
         let call = Call::post(&what, self.route("read"));
-        let mut response = self
-            .client
-            .open_json(
-                &call,
-                &FilePathRequest {
-                    path: path.to_owned(),
-                },
-            )
-            .await?;
+        let mut response = self.client.open_json(&call, &FilePathRequest { path: path.to_owned() }).await?;
         if !response.status().is_success() {
             let answer = self.client.collect(&call, response).await?;
             return match answered(answer)? {
@@ -160,21 +131,15 @@ impl<'c> Remote<'c> {
         if len > SURELY_NATIVE && len > self.policy().await?.1 {
             return self.shell().write(path, &mut file, progress).await;
         }
-        let again = file
-            .try_clone()
-            .map_err(|e| Failure::local("open again", "the local file", e))?;
+        let again = file.try_clone().map_err(|e| Failure::local("open again", "the local file", e))?;
         let what = format!("write {}", self.name(path));
         let call = self.write_call(&what, path);
-        let answer = self
-            .client
-            .ask_file(call, FileBody::new(file, len, progress.clone()))
-            .await?;
+        let answer = self.client.ask_file(call, FileBody::new(file, len, progress.clone())).await?;
         if answered(answer)?.is_some() {
             return Ok(());
         }
         let mut file = again;
-        file.rewind()
-            .map_err(|e| Failure::local("read again", "the local file", e))?;
+        file.rewind().map_err(|e| Failure::local("read again", "the local file", e))?;
         progress.set_position(progress.position().saturating_sub(len));
         self.shell().write(path, &mut file, progress).await
     }
@@ -189,17 +154,12 @@ impl<'c> Remote<'c> {
         let (_, max) = self.policy().await?;
         let mut head = Vec::new();
         let mut beginning = (&mut stream).take(max + 1);
-        beginning
-            .read_to_end(&mut head)
-            .map_err(|e| Failure::local("read", "standard input", e))?;
+        beginning.read_to_end(&mut head).map_err(|e| Failure::local("read", "standard input", e))?;
         let whole = head.len() as u64 <= max;
         if whole {
             let what = format!("write {}", self.name(path));
             let call = self.write_call(&what, path);
-            let answer = self
-                .client
-                .ask_bytes(call, Bytes::from(head.clone()))
-                .await?;
+            let answer = self.client.ask_bytes(call, Bytes::from(head.clone())).await?;
             if answered(answer)?.is_some() {
                 progress.inc(head.len() as u64);
                 return Ok(());
@@ -210,11 +170,7 @@ impl<'c> Remote<'c> {
     }
 
     fn write_call<'a>(&self, what: &'a str, path: &str) -> Call<'a> {
-        Call::post(
-            what,
-            format!("{}?path={}", self.route("write"), encode(path)),
-        )
-        .within(None)
+        Call::post(what, format!("{}?path={}", self.route("write"), encode(path))).within(None)
     }
 
     fn route(&self, op: &str) -> String {
@@ -226,22 +182,9 @@ impl<'c> Remote<'c> {
     }
 
     /// The service's answer about a path; `None`: the sandbox has to resolve it.
-    async fn native<T: DeserializeOwned>(
-        &mut self,
-        what: &str,
-        op: &str,
-        path: &str,
-    ) -> Result<Option<T>, Failure> {
+    async fn native<T: DeserializeOwned>(&mut self, what: &str, op: &str, path: &str) -> Result<Option<T>, Failure> {
         let call = Call::post(what, self.route(op));
-        let answer = self
-            .client
-            .ask_json(
-                call,
-                &FilePathRequest {
-                    path: path.to_owned(),
-                },
-            )
-            .await?;
+        let answer = self.client.ask_json(call, &FilePathRequest { path: path.to_owned() }).await?;
         answered(answer)?.map(Answer::parse).transpose()
     }
 
@@ -250,14 +193,8 @@ impl<'c> Remote<'c> {
         if let Some(known) = &self.policy {
             return Ok(known.clone());
         }
-        let answer = self
-            .client
-            .ask(Call::get("read the policy", "/policy"))
-            .await?;
-        let known = if matches!(
-            answer.status,
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
-        ) {
+        let answer = self.client.ask(Call::get("read the policy", "/policy")).await?;
+        let known = if matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             (WORK_DIR.to_owned(), MAX_NATIVE)
         } else {
             let policy: ServicePolicy = answer.parse()?;
@@ -270,11 +207,7 @@ impl<'c> Remote<'c> {
 
 /// `None` where the service hands the operation back.
 fn answered(answer: Answer) -> Result<Option<Answer>, Failure> {
-    if answer.status == StatusCode::CONFLICT {
-        Ok(None)
-    } else {
-        answer.ok().map(Some)
-    }
+    if answer.status == StatusCode::CONFLICT { Ok(None) } else { answer.ok().map(Some) }
 }
 
 #[cfg(test)]
@@ -309,10 +242,7 @@ mod tests {
         let server = Server::tcp(|request| match request.path() {
             "/sessions/s1/files/read" => reply(200, "bytes"),
             "/sessions/s1/files/write" => reply(204, ""),
-            _ => reply(
-                404,
-                r#"{"detail": {"error": "FileNotFoundError", "message": "nothing"}}"#,
-            ),
+            _ => reply(404, r#"{"detail": {"error": "FileNotFoundError", "message": "nothing"}}"#),
         })
         .await;
         let mut client = server.client();
@@ -326,23 +256,10 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(got, b"bytes");
-        assert!(
-            remote
-                .stat("/workspace/b")
-                .await
-                .unwrap_err()
-                .is_missing_path()
-        );
+        assert!(remote.stat("/workspace/b").await.unwrap_err().is_missing_path());
         let file = tempfile::tempfile().unwrap();
-        remote
-            .write_file("/workspace/a b", file, 0, &ProgressBar::hidden())
-            .await
-            .unwrap();
-        assert!(
-            server.seen()[2]
-                .head
-                .starts_with("POST /sessions/s1/files/write?path=/workspace/a%20b ")
-        );
+        remote.write_file("/workspace/a b", file, 0, &ProgressBar::hidden()).await.unwrap();
+        assert!(server.seen()[2].head.starts_with("POST /sessions/s1/files/write?path=/workspace/a%20b "));
     }
 
     #[tokio::test]
@@ -369,13 +286,9 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(got, b"hi!");
-        let runs: Vec<_> = server
-            .seen()
-            .iter()
-            .filter(|r| r.path().ends_with("/run"))
-            .map(|r| r.json())
-            .collect();
-        assert!(runs.iter().all(|run| run["argv"][4] == "/workspace/-link"
-            && run["run_id"].as_str().unwrap().len() == 32));
+        let runs: Vec<_> = server.seen().iter().filter(|r| r.path().ends_with("/run")).map(|r| r.json()).collect();
+        assert!(
+            runs.iter().all(|run| run["argv"][4] == "/workspace/-link" && run["run_id"].as_str().unwrap().len() == 32)
+        );
     }
 }

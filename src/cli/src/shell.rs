@@ -63,27 +63,12 @@ impl<'c> Shell<'c> {
     /// What is at a path, a link followed.
     pub async fn stat(&mut self, path: &str) -> Result<FileEntry, Failure> {
         let text = self.script("look at", STAT, path, Vec::new()).await?;
-        let name = path
-            .trim_end_matches('/')
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
+        let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
         let size = match text.trim().strip_prefix('f') {
-            Some(size) => Some(
-                size.trim()
-                    .parse()
-                    .map_err(|_| self.odd("look at", path, &text))?,
-            ),
+            Some(size) => Some(size.trim().parse().map_err(|_| self.odd("look at", path, &text))?),
             None => None,
         };
-        Ok(FileEntry {
-            name,
-            path: path.to_owned(),
-            is_dir: size.is_none(),
-            size,
-            modified_at: None,
-        })
+        Ok(FileEntry { name, path: path.to_owned(), is_dir: size.is_none(), size, modified_at: None })
     }
 
     /// The entries of a directory, sorted by name.
@@ -92,22 +77,10 @@ impl<'c> Shell<'c> {
         let base = path.trim_end_matches('/');
         let mut entries = Vec::new();
         for row in text.split('\0').filter(|row| !row.is_empty()) {
-            let (kind, name) = row
-                .split_once('/')
-                .ok_or_else(|| self.odd("list", path, row))?;
-            let size = if kind == "d" {
-                None
-            } else {
-                Some(kind.parse().unwrap_or(0))
-            };
+            let (kind, name) = row.split_once('/').ok_or_else(|| self.odd("list", path, row))?;
+            let size = if kind == "d" { None } else { Some(kind.parse().unwrap_or(0)) };
             let (path, name) = (format!("{base}/{name}"), name.to_owned());
-            entries.push(FileEntry {
-                name,
-                path,
-                is_dir: kind == "d",
-                size,
-                modified_at: None,
-            });
+            entries.push(FileEntry { name, path, is_dir: kind == "d", size, modified_at: None });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
@@ -121,9 +94,7 @@ impl<'c> Shell<'c> {
 
     /// Make a directory and its parents.
     pub async fn mkdir(&mut self, path: &str) -> Result<(), Failure> {
-        self.script("make directory", MKDIR, path, Vec::new())
-            .await
-            .map(drop)
+        self.script("make directory", MKDIR, path, Vec::new()).await.map(drop)
     }
 
     /// A file's bytes, piece by piece: as many as it had at the beginning.
@@ -137,9 +108,7 @@ impl<'c> Shell<'c> {
             let place = vec![block.to_string(), READ_BLOCKS.to_string()];
             let text = self.script("read", READ, path, place).await?;
             let packed: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-            let mut bytes = STANDARD
-                .decode(packed)
-                .map_err(|_| self.odd("read", path, "no base64"))?;
+            let mut bytes = STANDARD.decode(packed).map_err(|_| self.odd("read", path, "no base64"))?;
             bytes.truncate(usize::try_from(size - done).unwrap_or(usize::MAX));
             if bytes.len() as u64 != (size - done).min(BLOCK * READ_BLOCKS) {
                 return Err(Failure::Copy {
@@ -155,42 +124,23 @@ impl<'c> Shell<'c> {
     }
 
     /// Write to a path what `source` holds. Readers see the old content or the new.
-    pub async fn write(
-        &mut self,
-        path: &str,
-        source: &mut dyn Read,
-        progress: &ProgressBar,
-    ) -> Result<(), Failure> {
+    pub async fn write(&mut self, path: &str, source: &mut dyn Read, progress: &ProgressBar) -> Result<(), Failure> {
         let name = format!(".sandboxctl-{}", Uuid::new_v4().simple());
-        let target = self
-            .script("write", BEGIN, path, vec![name.clone()])
-            .await?;
-        let directory = target
-            .rsplit_once('/')
-            .map_or("", |(directory, _)| directory);
+        let target = self.script("write", BEGIN, path, vec![name.clone()]).await?;
+        let directory = target.rsplit_once('/').map_or("", |(directory, _)| directory);
         let temporary = format!("{directory}/{name}");
         let mut done = self.fill(&temporary, source, progress).await;
         if done.is_ok() {
-            done = self
-                .script("write", COMMIT, &target, vec![temporary.clone()])
-                .await
-                .map(drop);
+            done = self.script("write", COMMIT, &target, vec![temporary.clone()]).await.map(drop);
         }
         if done.is_err() {
             // What failed is worth telling, not that the rest of it could not be swept.
-            let _ = self
-                .script("discard", DISCARD, &temporary, Vec::new())
-                .await;
+            let _ = self.script("discard", DISCARD, &temporary, Vec::new()).await;
         }
         done
     }
 
-    async fn fill(
-        &mut self,
-        temporary: &str,
-        source: &mut dyn Read,
-        progress: &ProgressBar,
-    ) -> Result<(), Failure> {
+    async fn fill(&mut self, temporary: &str, source: &mut dyn Read, progress: &ProgressBar) -> Result<(), Failure> {
         loop {
             let mut piece = Vec::new();
             (&mut *source)
@@ -200,34 +150,20 @@ impl<'c> Shell<'c> {
             if piece.is_empty() {
                 return Ok(());
             }
-            let packed = piece
-                .chunks(ARGUMENT)
-                .map(|part| STANDARD.encode(part))
-                .collect();
+            let packed = piece.chunks(ARGUMENT).map(|part| STANDARD.encode(part)).collect();
             self.script("write", APPEND, temporary, packed).await?;
             progress.inc(piece.len() as u64);
         }
     }
 
     /// Run a script on a path; its standard output.
-    async fn script(
-        &mut self,
-        what: &str,
-        script: &str,
-        path: &str,
-        more: Vec<String>,
-    ) -> Result<String, Failure> {
+    async fn script(&mut self, what: &str, script: &str, path: &str, more: Vec<String>) -> Result<String, Failure> {
         let mut argv: Vec<String> = ["sh", "-c", script, "sh", path].map(str::to_owned).into();
         argv.extend(more);
         let name = format!("{what} {}:{path}", self.session);
         let call = Call::post(&name, format!("/sessions/{}/run", self.session)).within(None);
         let run_id = RunId::from_u128(Uuid::new_v4().as_u128());
-        let request = RunRequest {
-            argv,
-            env: std::collections::BTreeMap::new(),
-            timeout_seconds: None,
-            run_id,
-        };
+        let request = RunRequest { argv, env: std::collections::BTreeMap::new(), timeout_seconds: None, run_id };
         let ran: RunResponse = self.client.ask_json(call, &request).await?.parse()?;
         let (error, message) = match ran.exit_code {
             Some(0) => return Ok(ran.stdout),
@@ -238,25 +174,15 @@ impl<'c> Shell<'c> {
             Some(121) => ("IsADirectoryError", "Is a directory"),
             Some(122) => ("OSError", "Neither a plain file nor a directory"),
             Some(_) | None => {
-                return Err(Failure::Copy {
-                    what: name,
-                    reason: why(&ran),
-                });
+                return Err(Failure::Copy { what: name, reason: why(&ran) });
             }
         };
         Err(self.path_error(what, path, error, message))
     }
 
     fn path_error(&self, what: &str, path: &str, error: &str, message: &str) -> Failure {
-        let detail = Detail::Path(PathError {
-            error: error.to_owned(),
-            message: format!("{message}: '{path}'"),
-        });
-        let status = if error == "FileNotFoundError" {
-            404
-        } else {
-            400
-        };
+        let detail = Detail::Path(PathError { error: error.to_owned(), message: format!("{message}: '{path}'") });
+        let status = if error == "FileNotFoundError" { 404 } else { 400 };
         Failure::Refused {
             what: format!("{what} {}:{path}", self.session),
             address: self.client.address(),
@@ -318,19 +244,11 @@ mod tests {
         let (mut client, session) = (server.client(), SessionId::parse("s").unwrap());
         let mut shell = Shell::new(&mut client, &session);
         let dir = tempfile::tempdir().unwrap();
-        let sizes = [
-            0,
-            1,
-            ARGUMENT * ARGUMENTS + 1,
-            (BLOCK * READ_BLOCKS) as usize + 5,
-        ];
+        let sizes = [0, 1, ARGUMENT * ARGUMENTS + 1, (BLOCK * READ_BLOCKS) as usize + 5];
         for len in sizes {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
             let path = text(dir.path(), "new dir/it's \"$HOME\" --x");
-            shell
-                .write(&path, &mut bytes.as_slice(), &ProgressBar::hidden())
-                .await
-                .unwrap();
+            shell.write(&path, &mut bytes.as_slice(), &ProgressBar::hidden()).await.unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), bytes);
             let mut got = Vec::new();
             shell
@@ -342,9 +260,7 @@ mod tests {
                 .unwrap();
             assert!(got == bytes, "{len} bytes");
         }
-        let left: Vec<_> = std::fs::read_dir(dir.path().join("new dir"))
-            .unwrap()
-            .collect();
+        let left: Vec<_> = std::fs::read_dir(dir.path().join("new dir")).unwrap().collect();
         assert_eq!(left.len(), 1, "nothing temporary is left");
     }
 
@@ -358,19 +274,9 @@ mod tests {
         std::fs::write(&target, "old").unwrap();
         std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o640)).unwrap();
         symlink("target", dir.path().join("link")).unwrap();
-        shell
-            .write(
-                &text(dir.path(), "link"),
-                &mut &b"new"[..],
-                &ProgressBar::hidden(),
-            )
-            .await
-            .unwrap();
+        shell.write(&text(dir.path(), "link"), &mut &b"new"[..], &ProgressBar::hidden()).await.unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), b"new");
-        assert_eq!(
-            std::fs::metadata(&target).unwrap().permissions().mode() & 0o777,
-            0o640
-        );
+        assert_eq!(std::fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o640);
         assert!(dir.path().join("link").is_symlink());
     }
 
@@ -385,24 +291,10 @@ mod tests {
         symlink("b", dir.path().join("c")).unwrap();
         symlink("loop", dir.path().join("loop")).unwrap();
         let entries = shell.list(dir.path().to_str().unwrap()).await.unwrap();
-        let seen: Vec<_> = entries
-            .iter()
-            .map(|e| (e.name.as_str(), e.is_dir, e.size))
-            .collect();
-        assert_eq!(
-            seen,
-            [
-                ("a\nx", false, Some(4)),
-                ("b", true, None),
-                ("c", true, None),
-                ("loop", false, Some(0))
-            ]
-        );
+        let seen: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.is_dir, e.size)).collect();
+        assert_eq!(seen, [("a\nx", false, Some(4)), ("b", true, None), ("c", true, None), ("loop", false, Some(0))]);
         assert_eq!(shell.stat(&text(dir.path(), "c")).await.unwrap().name, "c");
-        assert_eq!(
-            shell.realpath(&text(dir.path(), "c")).await.unwrap(),
-            text(dir.path(), "b")
-        );
+        assert_eq!(shell.realpath(&text(dir.path(), "c")).await.unwrap(), text(dir.path(), "b"));
     }
 
     #[tokio::test]
@@ -414,34 +306,10 @@ mod tests {
         std::fs::write(dir.path().join("file"), "").unwrap();
         let (file, none) = (text(dir.path(), "file"), text(dir.path(), "none"));
         assert!(shell.stat(&none).await.unwrap_err().is_missing_path());
-        assert!(
-            shell
-                .list(&file)
-                .await
-                .unwrap_err()
-                .is_path_error("NotADirectoryError")
-        );
-        assert!(
-            shell
-                .mkdir(&file)
-                .await
-                .unwrap_err()
-                .is_path_error("FileExistsError")
-        );
-        assert!(
-            shell
-                .stat("/dev/null")
-                .await
-                .unwrap_err()
-                .is_path_error("OSError")
-        );
-        let onto = shell
-            .write(
-                dir.path().to_str().unwrap(),
-                &mut &b""[..],
-                &ProgressBar::hidden(),
-            )
-            .await;
+        assert!(shell.list(&file).await.unwrap_err().is_path_error("NotADirectoryError"));
+        assert!(shell.mkdir(&file).await.unwrap_err().is_path_error("FileExistsError"));
+        assert!(shell.stat("/dev/null").await.unwrap_err().is_path_error("OSError"));
+        let onto = shell.write(dir.path().to_str().unwrap(), &mut &b""[..], &ProgressBar::hidden()).await;
         assert!(onto.unwrap_err().is_path_error("IsADirectoryError"));
     }
 }

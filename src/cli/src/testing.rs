@@ -24,13 +24,7 @@ pub struct Seen {
 impl Seen {
     /// Its path without the query.
     pub fn path(&self) -> &str {
-        self.head
-            .split(' ')
-            .nth(1)
-            .unwrap()
-            .split('?')
-            .next()
-            .unwrap()
+        self.head.split(' ').nth(1).unwrap().split('?').next().unwrap()
     }
 
     /// Its body as JSON.
@@ -41,10 +35,7 @@ impl Seen {
 
 /// An answer's bytes.
 pub fn reply(status: u16, body: &str) -> String {
-    format!(
-        "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
 /// The server; it ends with the test's runtime.
@@ -69,14 +60,7 @@ impl Server {
                 tokio::spawn(serve(stream, connection, log.clone(), answer.clone()));
             }
         });
-        Self {
-            address: Address::Tcp {
-                authority,
-                prefix: String::new(),
-            },
-            seen,
-            _dir: None,
-        }
+        Self { address: Address::Tcp { authority, prefix: String::new() }, seen, _dir: None }
     }
 
     /// One on a socket of its own.
@@ -94,19 +78,12 @@ impl Server {
                 tokio::spawn(serve(stream, connection, log.clone(), answer.clone()));
             }
         });
-        Self {
-            address: Address::Unix(path),
-            seen,
-            _dir: Some(dir),
-        }
+        Self { address: Address::Unix(path), seen, _dir: Some(dir) }
     }
 
     /// A client of it with a token.
     pub fn client(&self) -> Client {
-        Client::new(
-            self.address.clone(),
-            Some(HeaderValue::from_static("t0ken")),
-        )
+        Client::new(self.address.clone(), Some(HeaderValue::from_static("t0ken")))
     }
 
     /// What it was asked so far.
@@ -129,34 +106,23 @@ where
             }
         };
         let head = String::from_utf8(bytes[..end + 4].to_vec()).unwrap();
-        let length = head
-            .lines()
-            .find_map(|l| l.strip_prefix("content-length: "))
-            .map_or(0, |n| n.parse().unwrap());
+        let length = head.lines().find_map(|l| l.strip_prefix("content-length: ")).map_or(0, |n| n.parse().unwrap());
         while bytes.len() < end + 4 + length {
             if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
                 return;
             }
         }
         let rest = bytes.split_off(end + 4 + length);
-        let seen = Seen {
-            head,
-            body: bytes.split_off(end + 4),
-            connection,
-        };
+        let seen = Seen { head, body: bytes.split_off(end + 4), connection };
         bytes = rest;
         let answer = answer(&seen);
         log.lock().unwrap().push(seen);
-        if stream.write_all(answer.as_bytes()).await.is_err()
-            || answer.contains("connection: close")
-        {
+        if stream.write_all(answer.as_bytes()).await.is_err() || answer.contains("connection: close") {
             return;
         }
     }
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .position(|window| window == needle)
+    haystack.windows(needle.len()).position(|window| window == needle)
 }

@@ -28,9 +28,7 @@ fn absent(failure: &Failure) -> DoctorReport {
         message: failure.text(),
         mend: failure.mend().map(str::to_owned),
     };
-    DoctorReport {
-        findings: vec![finding],
-    }
+    DoctorReport { findings: vec![finding] }
 }
 
 fn status(report: &DoctorReport) -> u8 {
@@ -42,12 +40,7 @@ fn status(report: &DoctorReport) -> u8 {
 }
 
 fn text(report: &DoctorReport) -> String {
-    let wide = report
-        .findings
-        .iter()
-        .map(|finding| finding.subject.chars().count())
-        .max()
-        .unwrap_or(0);
+    let wide = report.findings.iter().map(|finding| finding.subject.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for finding in &report.findings {
         let level = match finding.level {
@@ -55,28 +48,13 @@ fn text(report: &DoctorReport) -> String {
             Level::Warning => "warning",
             Level::Error => "ERROR  ",
         };
-        text.push_str(&format!(
-            "{level}  {:<wide$}  {}\n",
-            harmless(&finding.subject),
-            harmless(&finding.message)
-        ));
+        text.push_str(&format!("{level}  {:<wide$}  {}\n", harmless(&finding.subject), harmless(&finding.message)));
         if let Some(mend) = &finding.mend {
             text.push_str(&format!("{:9}{:wide$}  -> {}\n", "", "", harmless(mend)));
         }
     }
-    let of = |level| {
-        report
-            .findings
-            .iter()
-            .filter(|finding| finding.level == level)
-            .count()
-    };
-    text.push_str(&format!(
-        "{} fine, {} warnings, {} errors\n",
-        of(Level::Ok),
-        of(Level::Warning),
-        of(Level::Error)
-    ));
+    let of = |level| report.findings.iter().filter(|finding| finding.level == level).count();
+    text.push_str(&format!("{} fine, {} warnings, {} errors\n", of(Level::Ok), of(Level::Warning), of(Level::Error)));
     text
 }
 
@@ -86,12 +64,7 @@ mod tests {
     use crate::address::Address;
 
     fn finding(level: Level, mend: Option<&str>) -> Finding {
-        Finding {
-            subject: "cgroups".into(),
-            level,
-            message: "m".into(),
-            mend: mend.map(str::to_owned),
-        }
+        Finding { subject: "cgroups".into(), level, message: "m".into(), mend: mend.map(str::to_owned) }
     }
 
     #[test]
@@ -99,31 +72,14 @@ mod tests {
         let report = |findings| DoctorReport { findings };
         assert_eq!(status(&report(vec![])), 0);
         assert_eq!(status(&report(vec![finding(Level::Ok, None)])), 0);
-        assert_eq!(
-            status(&report(vec![
-                finding(Level::Warning, None),
-                finding(Level::Ok, None)
-            ])),
-            1
-        );
-        assert_eq!(
-            status(&report(vec![
-                finding(Level::Ok, None),
-                finding(Level::Error, None)
-            ])),
-            2
-        );
+        assert_eq!(status(&report(vec![finding(Level::Warning, None), finding(Level::Ok, None)])), 1);
+        assert_eq!(status(&report(vec![finding(Level::Ok, None), finding(Level::Error, None)])), 2);
     }
 
     #[test]
     fn a_mend_stands_under_its_finding() {
-        let shown = text(&DoctorReport {
-            findings: vec![finding(Level::Warning, Some("do this"))],
-        });
-        assert_eq!(
-            shown,
-            "warning  cgroups  m\n                  -> do this\n0 fine, 1 warnings, 0 errors\n"
-        );
+        let shown = text(&DoctorReport { findings: vec![finding(Level::Warning, Some("do this"))] });
+        assert_eq!(shown, "warning  cgroups  m\n                  -> do this\n0 fine, 1 warnings, 0 errors\n");
     }
 
     #[tokio::test]
@@ -132,11 +88,7 @@ mod tests {
         let failure = client.ask(Call::get("ask", "/doctor")).await.unwrap_err();
         let report = absent(&failure);
         assert_eq!(status(&report), 2);
-        assert!(
-            report.findings[0]
-                .message
-                .contains("unix:/nonexistent/sandboxd.sock")
-        );
+        assert!(report.findings[0].message.contains("unix:/nonexistent/sandboxd.sock"));
         assert!(report.findings[0].mend.is_some());
     }
 }

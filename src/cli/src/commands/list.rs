@@ -18,11 +18,7 @@ pub async fn list(client: &mut Client, ls: Ls, json: bool) -> Result<(), Failure
         }
         entries => entries?,
     };
-    if json {
-        print_json(&entries)
-    } else {
-        print(table(&entries))
-    }
+    if json { print_json(&entries) } else { print(table(&entries)) }
 }
 
 fn table(entries: &[FileEntry]) -> String {
@@ -31,30 +27,16 @@ fn table(entries: &[FileEntry]) -> String {
     }
     let mut table = Table::new(&[">SIZE", "MODIFIED", "NAME"]);
     for entry in entries {
-        let modified = entry
-            .modified_at
-            .as_deref()
-            .map_or_else(|| "-".to_owned(), when);
-        let name = if entry.is_dir {
-            format!("{}/", entry.name)
-        } else {
-            entry.name.clone()
-        };
-        table.row([
-            entry.size.map_or_else(|| "-".to_owned(), size),
-            modified,
-            name,
-        ]);
+        let modified = entry.modified_at.as_deref().map_or_else(|| "-".to_owned(), when);
+        let name = if entry.is_dir { format!("{}/", entry.name) } else { entry.name.clone() };
+        table.row([entry.size.map_or_else(|| "-".to_owned(), size), modified, name]);
     }
     table.render()
 }
 
 /// An ISO 8601 time to the second, with a space: `2026-01-31 12:00:00`.
 fn when(iso: &str) -> String {
-    iso.chars()
-        .take(19)
-        .map(|c| if c == 'T' { ' ' } else { c })
-        .collect()
+    iso.chars().take(19).map(|c| if c == 'T' { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -22,9 +22,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::Open(open) => session::open(&mut client, open, json).await.map(|()| 0),
         Command::Close(close) => session::close(&mut client, &close, json).await.map(|()| 0),
-        Command::Sessions(sessions) => session::list(&mut client, &sessions, json)
-            .await
-            .map(|()| 0),
+        Command::Sessions(sessions) => session::list(&mut client, &sessions, json).await.map(|()| 0),
         Command::Run(run) => run::run(&mut client, run, json).await,
         Command::Ls(ls) => list::list(&mut client, ls, json).await.map(|()| 0),
         Command::Cp(cp) => copy::copy(&mut client, &cp, json).await,

@@ -27,12 +27,7 @@ pub async fn run(client: &mut Client, run: Run, json: bool) -> Result<u8, Failur
     let run_id = RunId::from_u128(Uuid::new_v4().as_u128());
     let env = run.env.into_iter().collect();
     let timeout = run.timeout;
-    let request = RunRequest {
-        argv: run.argv,
-        env,
-        timeout_seconds: timeout,
-        run_id,
-    };
+    let request = RunRequest { argv: run.argv, env, timeout_seconds: timeout, run_id };
     let mut other = client.another();
     let call = Call::post(&what, format!("/sessions/{session}/run")).within(None);
     let answer = tokio::select! {
@@ -72,25 +67,16 @@ fn status(ran: &RunResponse) -> u8 {
 
 fn stopped(ran: &RunResponse, timeout: Option<f64>) -> Option<String> {
     if ran.timed_out {
-        let deadline = timeout.map_or_else(
-            || "the service's".to_owned(),
-            |s| format!("{} or the service's", span(s)),
-        );
-        return Some(format!(
-            "the command passed its deadline ({deadline}) and was stopped with all that it started"
-        ));
+        let deadline = timeout.map_or_else(|| "the service's".to_owned(), |s| format!("{} or the service's", span(s)));
+        return Some(format!("the command passed its deadline ({deadline}) and was stopped with all that it started"));
     }
     if ran.output_limited {
-        let limit = ran
-            .output_limit
-            .map_or_else(|| "the limit".to_owned(), size);
+        let limit = ran.output_limit.map_or_else(|| "the limit".to_owned(), size);
         return Some(format!(
             "the command wrote more than {limit} and was stopped; above is the beginning of its output"
         ));
     }
-    ran.exit_code
-        .is_none()
-        .then(|| "the command was stopped".to_owned())
+    ran.exit_code.is_none().then(|| "the command was stopped".to_owned())
 }
 
 #[cfg(test)]
@@ -99,14 +85,7 @@ mod tests {
 
     fn ran(exit_code: Option<i32>, timed_out: bool, output_limited: bool) -> RunResponse {
         let output_limit = output_limited.then_some(10 << 20);
-        RunResponse {
-            stdout: String::new(),
-            stderr: String::new(),
-            exit_code,
-            timed_out,
-            output_limited,
-            output_limit,
-        }
+        RunResponse { stdout: String::new(), stderr: String::new(), exit_code, timed_out, output_limited, output_limit }
     }
 
     #[test]
@@ -127,15 +106,7 @@ mod tests {
     #[test]
     fn a_stopped_command_is_said_to_be() {
         assert!(stopped(&ran(Some(1), false, false), None).is_none());
-        assert!(
-            stopped(&ran(None, true, false), Some(1.5))
-                .unwrap()
-                .contains("1.5 s")
-        );
-        assert!(
-            stopped(&ran(None, false, true), None)
-                .unwrap()
-                .contains("10.0 MiB")
-        );
+        assert!(stopped(&ran(None, true, false), Some(1.5)).unwrap().contains("1.5 s"));
+        assert!(stopped(&ran(None, false, true), None).unwrap().contains("10.0 MiB"));
     }
 }

@@ -9,11 +9,7 @@ use crate::output::{Table, age, harmless, print, size};
 /// List the local images.
 pub async fn images(client: &mut Client, json: bool) -> Result<(), Failure> {
     let answer = client.ask(Call::get("list the images", "/images")).await?;
-    if json {
-        answer.print_json()
-    } else {
-        print(image_table(&answer.parse::<Vec<ImageInfo>>()?))
-    }
+    if json { answer.print_json() } else { print(image_table(&answer.parse::<Vec<ImageInfo>>()?)) }
 }
 
 fn image_table(images: &[ImageInfo]) -> String {
@@ -23,11 +19,7 @@ fn image_table(images: &[ImageInfo]) -> String {
     let mut table = Table::new(&["IMAGE", "STATE", ">SIZE", ">LAYERS", ">AGE", "RUNTIMES"]);
     let none = || "-".to_owned();
     for image in images {
-        let runtimes = if image.runtimes.is_empty() {
-            none()
-        } else {
-            image.runtimes.join(", ")
-        };
+        let runtimes = if image.runtimes.is_empty() { none() } else { image.runtimes.join(", ") };
         let layers = image.layers.len().to_string();
         let made = image.created_at.map_or_else(none, age);
         table.row([
@@ -42,11 +34,7 @@ fn image_table(images: &[ImageInfo]) -> String {
     let mut text = table.render();
     for image in images {
         if let Some(error) = &image.error {
-            text.push_str(&format!(
-                "{}: {}\n",
-                harmless(&image.reference),
-                harmless(error)
-            ));
+            text.push_str(&format!("{}: {}\n", harmless(&image.reference), harmless(error)));
         }
     }
     text
@@ -55,20 +43,14 @@ fn image_table(images: &[ImageInfo]) -> String {
 /// Show everything that is in force.
 pub async fn policy(client: &mut Client, json: bool) -> Result<(), Failure> {
     let answer = client.ask(Call::get("read the policy", "/policy")).await?;
-    if json {
-        answer.print_json()
-    } else {
-        print(policy_text(&answer.parse()?))
-    }
+    if json { answer.print_json() } else { print(policy_text(&answer.parse()?)) }
 }
 
 fn policy_text(policy: &ServicePolicy) -> String {
     let mut text = String::new();
     if !policy.unenforced_limits.is_empty() {
         let limits = harmless(&policy.unenforced_limits.join(", "));
-        text.push_str(&format!(
-            "NOT ENFORCED on this host: {limits}. Not for production; see sandboxctl doctor.\n\n"
-        ));
+        text.push_str(&format!("NOT ENFORCED on this host: {limits}. Not for production; see sandboxctl doctor.\n\n"));
     }
     text.push_str(&runtime_table(&policy.runtimes, &policy.default_runtime));
     text.push('\n');
@@ -81,21 +63,9 @@ fn policy_text(policy: &ServicePolicy) -> String {
 }
 
 fn runtime_table(runtimes: &[RuntimePolicy], default: &str) -> String {
-    let mut table = Table::new(&[
-        "RUNTIME",
-        "MEMORY",
-        ">CPUS",
-        ">PROCESSES",
-        "NETWORK",
-        "IMAGE",
-        "DESCRIPTION",
-    ]);
+    let mut table = Table::new(&["RUNTIME", "MEMORY", ">CPUS", ">PROCESSES", "NETWORK", "IMAGE", "DESCRIPTION"]);
     for runtime in runtimes {
-        let mark = if runtime.alias == default {
-            " (default)"
-        } else {
-            ""
-        };
+        let mark = if runtime.alias == default { " (default)" } else { "" };
         table.row([
             format!("{}{mark}", runtime.alias),
             shown(runtime.mem_limit.as_ref()),
@@ -116,31 +86,16 @@ fn settings(policy: &ServicePolicy) -> Vec<(&'static str, String)> {
     vec![
         ("default_runtime", policy.default_runtime.clone()),
         ("max_sessions", shown(policy.max_sessions.as_ref())),
-        (
-            "max_open_sessions",
-            shown(policy.max_open_sessions.as_ref()),
-        ),
-        (
-            "max_sessions_per_tenant",
-            shown(policy.max_sessions_per_tenant.as_ref()),
-        ),
-        (
-            "evict_idle_after",
-            optional_seconds(policy.evict_idle_after),
-        ),
+        ("max_open_sessions", shown(policy.max_open_sessions.as_ref())),
+        ("max_sessions_per_tenant", shown(policy.max_sessions_per_tenant.as_ref())),
+        ("evict_idle_after", optional_seconds(policy.evict_idle_after)),
         ("mem_limit", shown(policy.mem_limit.as_ref())),
         ("memswap_limit", shown(policy.memswap_limit.as_ref())),
         ("cpus", shown(policy.cpus.as_ref())),
         ("cpu_shares", shown(policy.cpu_shares.as_ref())),
         ("pids_limit", shown(policy.pids_limit.as_ref())),
         ("network_mode", policy.network_mode.clone()),
-        (
-            "oci_runtime",
-            policy
-                .oci_runtime
-                .clone()
-                .unwrap_or_else(|| "built in".to_owned()),
-        ),
+        ("oci_runtime", policy.oci_runtime.clone().unwrap_or_else(|| "built in".to_owned())),
         ("work_dir", policy.work_dir.clone()),
         ("idle_timeout", seconds(policy.idle_timeout)),
         ("execute_timeout", seconds(policy.execute_timeout)),
@@ -177,15 +132,9 @@ mod tests {
             created_at: None,
             error: error.map(str::to_owned),
         };
-        let text = image_table(&[
-            image("ready", None),
-            image("failed", Some("pip: no such package\u{7}")),
-        ]);
+        let text = image_table(&[image("ready", None), image("failed", Some("pip: no such package\u{7}"))]);
         assert!(text.contains("ready   300.0 MiB       1"), "{text}");
-        assert!(
-            text.ends_with("sandboxd/demo:1: pip: no such package\\u{7}\n"),
-            "{text}"
-        );
+        assert!(text.ends_with("sandboxd/demo:1: pip: no such package\\u{7}\n"), "{text}");
         assert!(image_table(&[]).contains("no images yet"));
     }
 
@@ -203,21 +152,12 @@ mod tests {
         }))
         .unwrap();
         let text = policy_text(&policy);
-        assert!(
-            text.starts_with("NOT ENFORCED on this host: memory."),
-            "{text}"
-        );
+        assert!(text.starts_with("NOT ENFORCED on this host: memory."), "{text}");
         let fields = serde_json::to_value(&policy).unwrap();
-        let fields = fields
-            .as_object()
-            .unwrap()
-            .keys()
-            .filter(|key| !matches!(key.as_str(), "runtimes" | "unenforced_limits"));
+        let fields =
+            fields.as_object().unwrap().keys().filter(|key| !matches!(key.as_str(), "runtimes" | "unenforced_limits"));
         for field in fields {
-            assert!(
-                text.contains(&format!("\n{field} ")),
-                "{field} is not shown"
-            );
+            assert!(text.contains(&format!("\n{field} ")), "{field} is not shown");
         }
     }
 }

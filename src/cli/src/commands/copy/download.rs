@@ -22,11 +22,7 @@ pub async fn to_stream(remote: &mut Remote<'_>, path: &str) -> Result<Tally, Fai
             output::print(piece)
         })
         .await?;
-    Ok(Tally {
-        files: 1,
-        bytes,
-        ..Tally::default()
-    })
+    Ok(Tally { files: 1, bytes, ..Tally::default() })
 }
 
 /// A file or a directory, to a local path.
@@ -54,20 +50,12 @@ fn target(path: &str, local: &str) -> Result<PathBuf, Failure> {
     let place = PathBuf::from(local);
     if !place.is_dir() {
         if local.ends_with('/') && !path.ends_with('/') && !place.exists() {
-            return Err(Failure::local(
-                "find directory",
-                local,
-                io::ErrorKind::NotFound.into(),
-            ));
+            return Err(Failure::local("find directory", local, io::ErrorKind::NotFound.into()));
         }
         return Ok(place);
     }
     let name = base_name(path);
-    if is_component(name) {
-        Ok(place.join(name))
-    } else {
-        Ok(place)
-    }
+    if is_component(name) { Ok(place.join(name)) } else { Ok(place) }
 }
 
 struct Directory {
@@ -85,11 +73,7 @@ async fn tree(
 ) -> Result<(), Failure> {
     // Resolved, so that a directory reached through a link shows: its real path is another one.
     let top = remote.realpath(path).await?;
-    let mut waiting = vec![Directory {
-        remote: top,
-        local,
-        depth: 0,
-    }];
+    let mut waiting = vec![Directory { remote: top, local, depth: 0 }];
     while let Some(directory) = waiting.pop() {
         tally.enter()?;
         let entries = match remote.list(&directory.remote).await {
@@ -103,10 +87,7 @@ async fn tree(
         tally.directories += 1;
         for entry in entries {
             if !is_component(&entry.name) {
-                tally.skip(
-                    &format!("{}/{}", directory.remote, entry.name),
-                    "its name is not one",
-                );
+                tally.skip(&format!("{}/{}", directory.remote, entry.name), "its name is not one");
                 continue;
             }
             let inside = format!("{}/{}", directory.remote.trim_end_matches('/'), entry.name);
@@ -119,11 +100,7 @@ async fn tree(
             } else if remote.realpath(&inside).await? != inside {
                 tally.skip(&inside, "it is a link to a directory");
             } else {
-                waiting.push(Directory {
-                    remote: inside,
-                    local,
-                    depth: directory.depth + 1,
-                });
+                waiting.push(Directory { remote: inside, local, depth: directory.depth + 1 });
             }
         }
     }
@@ -171,15 +148,10 @@ async fn file(
         .read(path, &mut |piece| {
             bytes += piece.len() as u64;
             progress.inc(piece.len() as u64);
-            draft
-                .file
-                .write_all(piece)
-                .map_err(|e| Failure::local("write", &shown, e))
+            draft.file.write_all(piece).map_err(|e| Failure::local("write", &shown, e))
         })
         .await?;
-    draft
-        .commit()
-        .map_err(|e| Failure::local("write", &shown, e))?;
+    draft.commit().map_err(|e| Failure::local("write", &shown, e))?;
     tally.files += 1;
     tally.bytes += bytes;
     Ok(())
@@ -195,10 +167,7 @@ struct Draft {
 impl Draft {
     fn begin(place: &Path) -> io::Result<Self> {
         if place.metadata().is_ok_and(|m| !m.is_file()) {
-            return Ok(Self {
-                file: File::options().write(true).open(place)?,
-                beside: None,
-            });
+            return Ok(Self { file: File::options().write(true).open(place)?, beside: None });
         }
         // Through a link of the user's own: what it leads to is replaced, not the link.
         let place = if place.is_symlink() {
@@ -211,10 +180,7 @@ impl Draft {
         if let Ok(old) = place.metadata() {
             file.set_permissions(old.permissions())?;
         }
-        Ok(Self {
-            file,
-            beside: Some((beside, place)),
-        })
+        Ok(Self { file, beside: Some((beside, place)) })
     }
 
     fn commit(mut self) -> io::Result<()> {
@@ -245,9 +211,7 @@ mod tests {
     fn entry(name: &str, size: Option<u64>) -> String {
         let size = size.map_or_else(|| "null".to_owned(), |s| s.to_string());
         let dir = size == "null";
-        format!(
-            r#"{{"name": "{name}", "path": "/w/{name}", "is_dir": {dir}, "size": {size}, "modified_at": null}}"#
-        )
+        format!(r#"{{"name": "{name}", "path": "/w/{name}", "is_dir": {dir}, "size": {size}, "modified_at": null}}"#)
     }
 
     /// A tree with a hostile name, a link to a directory and a file that cannot be read.
@@ -269,10 +233,7 @@ mod tests {
                     reply(200, &format!("[{}]", rows.join(",")))
                 }
                 ("list", _) => reply(200, &format!("[{}]", entry("b", Some(3)))),
-                ("read", "/w/shut") => reply(
-                    400,
-                    r#"{"detail": {"error": "PermissionError", "message": "no"}}"#,
-                ),
+                ("read", "/w/shut") => reply(400, r#"{"detail": {"error": "PermissionError", "message": "no"}}"#),
                 _ => reply(200, "abc"),
             }
         })
@@ -287,24 +248,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let local = dir.path().join("inner/out");
         fs::create_dir(dir.path().join("inner")).unwrap();
-        let tally = download(
-            &mut remote,
-            "/w",
-            local.to_str().unwrap(),
-            &ProgressBar::hidden(),
-        )
-        .await
-        .unwrap();
+        let tally = download(&mut remote, "/w", local.to_str().unwrap(), &ProgressBar::hidden()).await.unwrap();
         assert_eq!((tally.files, tally.directories, tally.bytes), (2, 2, 6));
         assert_eq!(tally.skipped.len(), 3, "{:?}", tally.skipped);
         assert_eq!(fs::read(local.join("a")).unwrap(), b"abc");
         assert_eq!(fs::read(local.join("sub/b")).unwrap(), b"abc");
         let names = |path: &Path| fs::read_dir(path).unwrap().count();
-        assert_eq!(
-            (names(&local), names(&dir.path().join("inner"))),
-            (2, 1),
-            "nothing else, nothing temporary"
-        );
+        assert_eq!((names(&local), names(&dir.path().join("inner"))), (2, 1), "nothing else, nothing temporary");
     }
 
     #[tokio::test]
@@ -313,14 +263,7 @@ mod tests {
         let mut client = server.client();
         let mut remote = Remote::new(&mut client, SessionId::parse("s").unwrap());
         let dir = tempfile::tempdir().unwrap();
-        download(
-            &mut remote,
-            "/w",
-            dir.path().to_str().unwrap(),
-            &ProgressBar::hidden(),
-        )
-        .await
-        .unwrap();
+        download(&mut remote, "/w", dir.path().to_str().unwrap(), &ProgressBar::hidden()).await.unwrap();
         assert!(dir.path().join("w/a").is_file());
     }
 
@@ -329,21 +272,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("f");
         fs::write(&place, "old").unwrap();
-        Draft::begin(&place)
-            .unwrap()
-            .file
-            .write_all(b"half")
-            .unwrap();
+        Draft::begin(&place).unwrap().file.write_all(b"half").unwrap();
         assert_eq!(fs::read(&place).unwrap(), b"old");
         let mut draft = Draft::begin(&place).unwrap();
         draft.file.write_all(b"new").unwrap();
         draft.commit().unwrap();
         assert_eq!(fs::read(&place).unwrap(), b"new");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        Draft::begin(Path::new("/dev/null"))
-            .unwrap()
-            .commit()
-            .unwrap();
+        Draft::begin(Path::new("/dev/null")).unwrap().commit().unwrap();
         assert!(Path::new("/dev/null").exists() && !Path::new("/dev/null").is_file());
     }
 }

@@ -40,11 +40,7 @@ impl Place {
             _ if text.is_empty() => Err(Failure::Usage("an empty path is no place".to_owned())),
             Some((name, path)) if !name.contains('/') => SessionId::parse(name)
                 .map(|session| Self::Remote(session, path.to_owned()))
-                .map_err(|e| {
-                    Failure::Usage(format!(
-                        "{name:?} is no session ({e}); for a local file write ./{text}"
-                    ))
-                }),
+                .map_err(|e| Failure::Usage(format!("{name:?} is no session ({e}); for a local file write ./{text}"))),
             _ => Ok(Self::Local(text.to_owned())),
         }
     }
@@ -64,12 +60,8 @@ impl Tally {
     /// Count one more entry.
     fn enter(&mut self) -> Result<(), Failure> {
         if self.files + self.directories + self.skipped.len() as u64 >= MAX_ENTRIES {
-            let reason =
-                format!("more than {MAX_ENTRIES} entries; copy it in parts, or pack it first");
-            return Err(Failure::Copy {
-                what: "copy the directory".to_owned(),
-                reason,
-            });
+            let reason = format!("more than {MAX_ENTRIES} entries; copy it in parts, or pack it first");
+            return Err(Failure::Copy { what: "copy the directory".to_owned(), reason });
         }
         Ok(())
     }
@@ -87,9 +79,7 @@ pub async fn copy(client: &mut Client, cp: &Cp, json: bool) -> Result<u8, Failur
     let tally = match (Place::parse(&cp.source)?, Place::parse(&cp.target)?) {
         (Place::Remote(session, path), Place::Stream) => {
             if json {
-                return Err(Failure::Usage(
-                    "standard output cannot take both the file and --json".to_owned(),
-                ));
+                return Err(Failure::Usage("standard output cannot take both the file and --json".to_owned()));
             }
             download::to_stream(&mut Remote::new(client, session), &path).await
         }
@@ -102,12 +92,12 @@ pub async fn copy(client: &mut Client, cp: &Cp, json: bool) -> Result<u8, Failur
         (Place::Local(local), Place::Remote(session, path)) => {
             upload::upload(&mut Remote::new(client, session), &local, &path, &progress).await
         }
-        (Place::Remote(..), Place::Remote(..)) => Err(Failure::Usage(
-            "both are in sessions; copy through a local file, or pipe through -".to_owned(),
-        )),
-        (Place::Stream | Place::Local(_), Place::Stream | Place::Local(_)) => Err(Failure::Usage(
-            "neither is in a session: write SESSION:PATH for one of them".to_owned(),
-        )),
+        (Place::Remote(..), Place::Remote(..)) => {
+            Err(Failure::Usage("both are in sessions; copy through a local file, or pipe through -".to_owned()))
+        }
+        (Place::Stream | Place::Local(_), Place::Stream | Place::Local(_)) => {
+            Err(Failure::Usage("neither is in a session: write SESSION:PATH for one of them".to_owned()))
+        }
     };
     progress.finish_and_clear();
     let tally = tally?;
@@ -124,11 +114,7 @@ fn tell(tally: &Tally, begun: Instant, json: bool) -> Result<(), Failure> {
     }
     if std::io::stderr().is_terminal() {
         let took = span(begun.elapsed().as_secs_f64());
-        eprintln!(
-            "copied {}, {} in {took}",
-            count(tally.files, "file"),
-            size(tally.bytes)
-        );
+        eprintln!("copied {}, {} in {took}", count(tally.files, "file"), size(tally.bytes));
     }
     Ok(())
 }
@@ -148,10 +134,7 @@ fn progress(json: bool) -> ProgressBar {
 
 /// The last component of a path.
 fn base_name(path: &str) -> &str {
-    path.trim_end_matches('/')
-        .rsplit('/')
-        .next()
-        .unwrap_or_default()
+    path.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
 }
 
 /// Whether a name that the other side gives is one component of a path and nothing else.
@@ -167,22 +150,13 @@ mod tests {
     fn places_are_told_apart_by_the_colon() {
         let session = || SessionId::parse("s-1").unwrap();
         assert_eq!(Place::parse("-").unwrap(), Place::Stream);
-        assert_eq!(
-            Place::parse("s-1:/a:b").unwrap(),
-            Place::Remote(session(), "/a:b".into())
-        );
-        assert_eq!(
-            Place::parse("s-1:").unwrap(),
-            Place::Remote(session(), String::new())
-        );
+        assert_eq!(Place::parse("s-1:/a:b").unwrap(), Place::Remote(session(), "/a:b".into()));
+        assert_eq!(Place::parse("s-1:").unwrap(), Place::Remote(session(), String::new()));
         for local in ["./s-1:a", "/tmp/a:b", "a", "./-"] {
             assert_eq!(Place::parse(local).unwrap(), Place::Local(local.into()));
         }
         for wrong in ["", ":a", "a b:c"] {
-            assert!(
-                matches!(Place::parse(wrong), Err(Failure::Usage(_))),
-                "{wrong:?}"
-            );
+            assert!(matches!(Place::parse(wrong), Err(Failure::Usage(_))), "{wrong:?}");
         }
     }
 

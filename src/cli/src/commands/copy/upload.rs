@@ -11,24 +11,12 @@ use crate::error::Failure;
 use crate::remote::Remote;
 
 /// Standard input, to a file.
-pub async fn from_stream(
-    remote: &mut Remote<'_>,
-    path: &str,
-    progress: &ProgressBar,
-) -> Result<Tally, Failure> {
+pub async fn from_stream(remote: &mut Remote<'_>, path: &str, progress: &ProgressBar) -> Result<Tally, Failure> {
     let path = remote.absolute(path).await?;
     let counted = ProgressBar::hidden();
-    let bar = if progress.is_hidden() {
-        &counted
-    } else {
-        progress
-    };
+    let bar = if progress.is_hidden() { &counted } else { progress };
     remote.write_stream(&path, io::stdin().lock(), bar).await?;
-    Ok(Tally {
-        files: 1,
-        bytes: bar.position(),
-        ..Tally::default()
-    })
+    Ok(Tally { files: 1, bytes: bar.position(), ..Tally::default() })
 }
 
 /// A local file or directory, to a path. The local tree is the user's own; links in it are left out.
@@ -64,18 +52,9 @@ async fn target(remote: &mut Remote<'_>, source: &Path, path: &str) -> Result<St
         return Ok(plain.to_owned());
     }
     let canonical = source.canonicalize().unwrap_or_else(|_| source.to_owned());
-    let name = source
-        .to_str()
-        .map(base_name)
-        .filter(|name| is_component(name))
-        .map(str::to_owned);
+    let name = source.to_str().map(base_name).filter(|name| is_component(name)).map(str::to_owned);
     // Of `.` and `..` the name is that of the directory itself.
-    let name = name.or_else(|| {
-        canonical
-            .file_name()
-            .and_then(|name| name.to_str())
-            .map(str::to_owned)
-    });
+    let name = name.or_else(|| canonical.file_name().and_then(|name| name.to_str()).map(str::to_owned));
     let Some(name) = name else {
         return Err(Failure::Usage(format!(
             "{} has no name to be copied under; name the target in full",
@@ -100,8 +79,7 @@ async fn tree(
         for (entry, name) in entries(&local, tally)? {
             let inside = format!("{path}/{name}");
             let shown = entry.display().to_string();
-            let about =
-                fs::symlink_metadata(&entry).map_err(|e| Failure::local("open", &shown, e))?;
+            let about = fs::symlink_metadata(&entry).map_err(|e| Failure::local("open", &shown, e))?;
             if about.is_file() {
                 file(remote, &entry, &inside, progress, tally).await?;
             } else if !about.is_dir() {
@@ -180,25 +158,10 @@ mod tests {
 
     fn asked(server: &Server) -> Vec<String> {
         let told = |request: &crate::testing::Seen| {
-            let target = request
-                .head
-                .split(' ')
-                .nth(1)
-                .unwrap()
-                .trim_start_matches("/sessions/s/files/")
-                .to_owned();
-            if target == "mkdir" {
-                format!("mkdir {}", request.json()["path"].as_str().unwrap())
-            } else {
-                target
-            }
+            let target = request.head.split(' ').nth(1).unwrap().trim_start_matches("/sessions/s/files/").to_owned();
+            if target == "mkdir" { format!("mkdir {}", request.json()["path"].as_str().unwrap()) } else { target }
         };
-        server
-            .seen()
-            .iter()
-            .map(told)
-            .filter(|call| call != "stat")
-            .collect()
+        server.seen().iter().map(told).filter(|call| call != "stat").collect()
     }
 
     #[tokio::test]
@@ -212,31 +175,11 @@ mod tests {
         fs::write(top.join("a"), "abc").unwrap();
         fs::write(top.join("sub/b"), "de").unwrap();
         symlink("/etc/passwd", top.join("link")).unwrap();
-        let tally = upload(
-            &mut remote,
-            top.to_str().unwrap(),
-            "/in",
-            &ProgressBar::hidden(),
-        )
-        .await
-        .unwrap();
-        assert_eq!(
-            (
-                tally.files,
-                tally.directories,
-                tally.bytes,
-                tally.skipped.len()
-            ),
-            (2, 2, 5, 1)
-        );
+        let tally = upload(&mut remote, top.to_str().unwrap(), "/in", &ProgressBar::hidden()).await.unwrap();
+        assert_eq!((tally.files, tally.directories, tally.bytes, tally.skipped.len()), (2, 2, 5, 1));
         assert_eq!(
             asked(&server),
-            [
-                "mkdir /in/top",
-                "write?path=/in/top/a",
-                "mkdir /in/top/sub",
-                "write?path=/in/top/sub/b"
-            ]
+            ["mkdir /in/top", "write?path=/in/top/a", "mkdir /in/top/sub", "write?path=/in/top/sub/b"]
         );
     }
 
@@ -245,22 +188,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("f.csv");
         fs::write(&file, "x").unwrap();
-        for (path, write) in [
-            ("/in", "/in/f.csv"),
-            ("/new", "/new"),
-            ("/new/", "/new/f.csv"),
-        ] {
+        for (path, write) in [("/in", "/in/f.csv"), ("/new", "/new"), ("/new/", "/new/f.csv")] {
             let server = server().await;
             let mut client = server.client();
             let mut remote = Remote::new(&mut client, SessionId::parse("s").unwrap());
-            upload(
-                &mut remote,
-                file.to_str().unwrap(),
-                path,
-                &ProgressBar::hidden(),
-            )
-            .await
-            .unwrap();
+            upload(&mut remote, file.to_str().unwrap(), path, &ProgressBar::hidden()).await.unwrap();
             assert_eq!(asked(&server), [format!("write?path={write}")]);
         }
     }
@@ -270,9 +202,7 @@ mod tests {
         let server = server().await;
         let mut client = server.client();
         let mut remote = Remote::new(&mut client, SessionId::parse("s").unwrap());
-        let failure = upload(&mut remote, "/nonexistent/x", "/in", &ProgressBar::hidden())
-            .await
-            .unwrap_err();
+        let failure = upload(&mut remote, "/nonexistent/x", "/in", &ProgressBar::hidden()).await.unwrap_err();
         assert_eq!(failure.status(), 74);
         assert!(server.seen().is_empty());
     }
