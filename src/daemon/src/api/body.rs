@@ -55,6 +55,14 @@ fn invalid(path: &str, error: &serde_json::Error) -> ApiError {
         loc.push(field.to_owned());
         return ApiError::Invalid(vec![Invalid { loc, msg: "Field required".into(), kind: "missing".into() }]);
     }
+    if let Some(field) = text.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()) {
+        // The path leads to the object, or already to the field.
+        if loc.last().is_none_or(|last| last != field) {
+            loc.push(field.to_owned());
+        }
+        let msg = "Extra inputs are not permitted".into();
+        return ApiError::Invalid(vec![Invalid { loc, msg, kind: "extra_forbidden".into() }]);
+    }
     let kind = if text.starts_with("String should match") { "string_pattern_mismatch" } else { "value_error" };
     ApiError::Invalid(vec![Invalid { loc, msg: text.to_owned(), kind: kind.into() }])
 }

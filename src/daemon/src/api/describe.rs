@@ -13,7 +13,7 @@ use super::{files, policy, run, service, sessions};
 #[openapi(
     info(title = "sandboxd", description = "Sandboxes for AI agents, one session each. Every route but /, /healthz, /docs and /openapi.json wants a token in the header X-Sandbox-Token."),
     paths(
-        service::index, service::healthz, service::doctor, service::images, policy::get_policy, openapi_json, docs,
+        service::index, service::healthz, service::doctor, service::images, policy::get_policy, policy::put_policy, openapi_json, docs,
         sessions::create, sessions::list, sessions::get, sessions::delete, run::run, run::stop,
         files::read, files::write, files::stat, files::list, files::realpath, files::mkdir, files::remove,
     )

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use wire::api::{Detail, ErrorBody, Invalid, PathError};
 
 use crate::files::FileError;
-use crate::session::SessionError;
+use crate::session::{PolicyError, SessionError};
 use crate::store::StoreError;
 
 /// Why a request is not answered with what it asked for.
@@ -26,6 +26,8 @@ pub enum ApiError {
     MethodNotAllowed,
     /// Native file operations are switched off.
     FilesOff,
+    /// A policy that cannot be.
+    Policy(PolicyError),
     /// A session's matter.
     Session(SessionError),
     /// A file's matter.
@@ -35,6 +37,19 @@ pub enum ApiError {
 impl From<SessionError> for ApiError {
     fn from(error: SessionError) -> Self {
         Self::Session(error)
+    }
+}
+
+impl From<PolicyError> for ApiError {
+    fn from(error: PolicyError) -> Self {
+        match error {
+            PolicyError::UnknownRuntime { .. } => Self::Policy(error),
+            PolicyError::Field { field, reason } => {
+                let mut loc = vec!["body".to_owned()];
+                loc.extend(field.split('.').map(str::to_owned));
+                Self::Invalid(vec![Invalid { loc, msg: reason, kind: "value_error".to_owned() }])
+            }
+        }
     }
 }
 
@@ -65,6 +80,7 @@ impl ApiError {
             Self::NoRoute => (StatusCode::NOT_FOUND, message("Not Found")),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, message("Method Not Allowed")),
             Self::FilesOff => (StatusCode::CONFLICT, message("native files are off")),
+            Self::Policy(error) => (StatusCode::BAD_REQUEST, Detail::Message(error.to_string())),
             Self::Session(error) => (session_status(&error), Detail::Message(error.to_string())),
             Self::File(error) => file(&error),
         }
@@ -115,7 +131,8 @@ fn failure(error: &ApiError) -> String {
         | ApiError::Broken
         | ApiError::NoRoute
         | ApiError::MethodNotAllowed
-        | ApiError::FilesOff => None,
+        | ApiError::FilesOff
+        | ApiError::Policy(_) => None,
     };
     let mut text = String::new();
     let mut next = source;

@@ -42,7 +42,7 @@ describe!(
     /// A file's bytes.
     "read", String,
     pub async fn read(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Response, ApiError> {
-        let max = app.registry.deps.settings.max_read_bytes;
+        let max = app.registry.policy().max_read_bytes;
         let bytes = operate(&app, &headers, &id, request, move |files, path| files.read(path, max)).await?;
         let octets = HeaderValue::from_static("application/octet-stream");
         Ok(([(CONTENT_TYPE, octets)], Bytes::from(bytes)).into_response())
@@ -110,7 +110,7 @@ pub async fn write(
     let session = native(&app, &headers, &id)?;
     let Query(Target { path }) = target.map_err(|_| ApiError::field("query", "path", "Field required", "missing"))?;
     let _activity = session.activity();
-    let max = app.registry.deps.settings.max_read_bytes;
+    let max = app.registry.policy().max_read_bytes;
     let mut pieces = body::pieces(request);
     let mut pending = session.workspace()?.begin_write(&path, max)?;
     while let Some(piece) = pieces.try_next().await? {

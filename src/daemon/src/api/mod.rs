@@ -33,6 +33,8 @@ use crate::session::Registry;
 pub struct App {
     /// Sessions.
     pub registry: Arc<Registry>,
+    /// This installation in the session ids that are derived from keys.
+    pub host_id: String,
     /// Limits that this host cannot enforce.
     pub unenforced_limits: Vec<String>,
     /// What this host has and lacks.
@@ -58,7 +60,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/healthz", get(service::healthz))
         .route("/openapi.json", get(describe::openapi_json))
         .route("/docs", get(describe::docs))
-        .route("/policy", get(policy::get_policy))
+        .route("/policy", get(policy::get_policy).put(policy::put_policy))
         .route("/doctor", get(service::doctor))
         .route("/images", get(service::images))
         .route("/sessions", post(sessions::create).get(sessions::list))

@@ -1,15 +1,16 @@
 //! What is in force.
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use wire::api::{ErrorBody, RuntimePolicy, ServicePolicy};
+use wire::api::{ErrorBody, PolicyUpdate, RuntimePolicy, ServicePolicy};
 
 use super::error::ApiError;
-use super::{App, Shared};
+use super::{App, Shared, body};
 use crate::catalog::{Runtime, Size};
 use crate::config::Settings;
-use crate::session::Ceilings;
+use crate::session::{Ceilings, Policy};
 
 /// The allowlist, and every ceiling and lifetime in force.
 #[utoipa::path(get, path = "/policy", tag = "service", responses(
@@ -19,44 +20,63 @@ pub async fn get_policy(State(app): Shared, headers: HeaderMap) -> Result<Json<S
     Ok(Json(policy(&app)))
 }
 
+/// Change ceilings and lifetimes, for the next sandbox. What a runtime is, and whether it is isolated, is not changed here.
+#[utoipa::path(put, path = "/policy", tag = "service", request_body = PolicyUpdate, responses(
+    (status = 200, body = ServicePolicy),
+    (status = 400, description = "No such runtime", body = ErrorBody),
+    (status = 401, body = ErrorBody),
+    (status = 413, body = ErrorBody),
+    (status = 422, description = "A field that may not be changed, or not to that", body = ErrorBody)))]
+pub async fn put_policy(State(app): Shared, headers: HeaderMap, request: Body) -> Result<Json<ServicePolicy>, ApiError> {
+    app.service(&headers)?;
+    let update: PolicyUpdate = body::json(request, body::JSON_MAX).await?;
+    if app.registry.update_policy(&update)? {
+        tracing::info!("policy updated");
+    }
+    Ok(Json(policy(&app)))
+}
+
 fn policy(app: &App) -> ServicePolicy {
     let settings = &app.registry.deps.settings;
-    let mut runtimes: Vec<RuntimePolicy> = app.registry.runtimes().iter().map(|r| runtime(r, settings)).collect();
+    let policy = app.registry.policy();
+    let mut runtimes: Vec<RuntimePolicy> =
+        app.registry.runtimes().iter().map(|r| runtime(r, &policy, settings)).collect();
     runtimes.sort_by(|a, b| a.alias.cmp(&b.alias));
     ServicePolicy {
         runtimes,
-        default_runtime: app.registry.default_runtime().to_owned(),
-        max_sessions: settings.max_sessions,
-        max_open_sessions: settings.max_open_sessions,
-        max_sessions_per_tenant: settings.max_sessions_per_tenant,
-        evict_idle_after: settings.evict_idle_after,
-        mem_limit: text(settings.mem_limit.as_ref()),
-        memswap_limit: text(settings.memswap_limit.as_ref()),
-        cpus: settings.cpus,
-        cpu_shares: settings.cpu_shares,
-        pids_limit: settings.pids_limit,
+        default_runtime: policy.default_runtime.clone(),
+        max_sessions: policy.max_sessions,
+        max_open_sessions: policy.max_open_sessions,
+        max_sessions_per_tenant: policy.max_sessions_per_tenant,
+        evict_idle_after: policy.evict_idle_after,
+        mem_limit: text(policy.limits.mem_limit.as_ref()),
+        memswap_limit: text(policy.limits.memswap_limit.as_ref()),
+        cpus: policy.limits.cpus,
+        cpu_shares: policy.limits.cpu_shares,
+        pids_limit: policy.limits.pids_limit,
         network_mode: settings.network_mode.as_str().to_owned(),
         oci_runtime: settings.oci_runtime.clone(),
         work_dir: settings.work_dir.clone(),
-        idle_timeout: settings.idle_timeout,
-        execute_timeout: settings.execute_timeout,
-        max_read_bytes: settings.max_read_bytes,
+        idle_timeout: policy.idle_timeout,
+        execute_timeout: policy.execute_timeout,
+        max_read_bytes: policy.max_read_bytes,
         persist_containers: settings.persist_containers,
         sandbox_uid: Some(settings.sandbox_uid),
-        workspace_ttl: settings.workspace_ttl,
-        container_ttl: settings.container_ttl,
-        tmpfs_size: text(settings.tmpfs_size.as_ref()),
+        workspace_ttl: policy.workspace_ttl,
+        container_ttl: policy.container_ttl,
+        tmpfs_size: text(policy.tmpfs_size.as_ref()),
         prewarm: settings.prewarm,
         buildkit: true,
         native_files: settings.native_files,
         native_writes: settings.native_files,
         native_realpath: settings.native_files,
         unenforced_limits: app.unenforced_limits.clone(),
+        host_id: app.host_id.clone(),
     }
 }
 
-fn runtime(runtime: &Runtime, settings: &Settings) -> RuntimePolicy {
-    let ceilings = Ceilings::of(runtime, settings);
+fn runtime(runtime: &Runtime, policy: &Policy, settings: &Settings) -> RuntimePolicy {
+    let ceilings = Ceilings::of(&runtime.alias, policy);
     RuntimePolicy {
         alias: runtime.alias.clone(),
         image: runtime.policy_image(),

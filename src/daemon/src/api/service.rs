@@ -47,15 +47,15 @@ pub async fn images(State(app): Shared, headers: HeaderMap) -> Result<Json<Vec<I
 
 fn health(app: &Arc<App>) -> ServiceHealth {
     let counts = app.registry.counts();
-    let settings = &app.registry.deps.settings;
+    let policy = app.registry.policy();
     let mut runtimes: Vec<String> = app.registry.runtimes().iter().map(|runtime| runtime.alias.clone()).collect();
     runtimes.sort();
     ServiceHealth {
         status: "ok".into(),
         sessions: counts.resident,
-        limit: settings.max_sessions,
+        limit: policy.max_sessions,
         open_sessions: counts.open,
-        open_limit: settings.max_open_sessions,
+        open_limit: policy.max_open_sessions,
         runtimes,
     }
 }

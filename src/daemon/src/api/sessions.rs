@@ -75,12 +75,12 @@ pub async fn list(
 ) -> Result<Json<SessionList>, ApiError> {
     app.service(&headers)?;
     let Flag(usage) = query(show)?.usage;
-    let settings = &app.registry.deps.settings;
+    let policy = app.registry.policy();
     Ok(Json(SessionList {
         sessions: app.registry.list().iter().map(|session| session.info(usage)).collect(),
-        limit: settings.max_sessions,
-        open_limit: settings.max_open_sessions,
-        tenant_limit: settings.max_sessions_per_tenant,
+        limit: policy.max_sessions,
+        open_limit: policy.max_open_sessions,
+        tenant_limit: policy.max_sessions_per_tenant,
     }))
 }
 

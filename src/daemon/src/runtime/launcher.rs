@@ -113,6 +113,22 @@ impl Launcher {
         self.done(format!("stop sandbox {id}"), Request::Stop { id: id.clone() }, PATIENCE).await
     }
 
+    /// Hold every process of a sandbox still.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn freeze(&self, id: &SessionId) -> Result<(), LaunchError> {
+        self.done(format!("freeze sandbox {id}"), Request::Freeze { id: id.clone() }, PATIENCE).await
+    }
+
+    /// Let every process of a sandbox go on.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn thaw(&self, id: &SessionId) -> Result<(), LaunchError> {
+        self.done(format!("thaw sandbox {id}"), Request::Thaw { id: id.clone() }, PATIENCE).await
+    }
+
     /// Delete the write layer of a stopped sandbox.
     ///
     /// # Errors

@@ -123,6 +123,9 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
             }
         }
     }
+    if settings.ui_enabled {
+        tracing::warn!("SANDBOXD_UI_ENABLED is set, but this version has no dashboard yet");
+    }
     let runtimes = read_runtimes(&settings)?;
     let _lock = lock(&settings.state_dir)?;
     let app = wire(settings, runtimes, host, unenforced)?;
@@ -166,6 +169,7 @@ fn wire(
     let workspaces = directory(&settings.workspace_root, 0o755)?;
     let key_path = settings.state_dir.join("token.key");
     let key = Key::load(&key_path).map_err(|source| io_error("read the token key", &key_path, source))?;
+    let host_id = settings.host_id.clone().unwrap_or_else(|| key.host_id());
     let store = Store::open(&settings.state_dir.join("state.db"))?;
     let machine = LaunchMachine::new(launcher.clone(), slots.clone(), clone_fd(&sockets)?, settings.work_dir.clone());
     let images = images(&settings, Arc::new(machine))?;
@@ -185,6 +189,7 @@ fn wire(
     };
     Ok(Arc::new(App {
         registry: Registry::new(deps, runtimes, default_runtime),
+        host_id,
         unenforced_limits,
         doctor: Box::new(move || host.report(&doctor_settings)),
         images: Box::new(move || listed.0.overview(&listed.1)),

@@ -12,6 +12,7 @@ use wire::launch::{Kind, Network, OciRuntime, Plan};
 
 use super::error::SessionError;
 use super::limits::Ceilings;
+use super::policy::Policy;
 use super::session::{Live, Session};
 use super::token::Key;
 use crate::catalog::{NetworkMode, Runtime};
@@ -19,7 +20,7 @@ use crate::config::Settings;
 use crate::files::Workspace;
 use crate::image::{Images, ReadyImage, SharedError};
 use crate::runtime::{Init, Launcher, Slots, listener};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// Name of an init's control socket in its directory.
 pub const SOCKET: &str = "init.sock";
@@ -86,14 +87,16 @@ impl Deps {
     ///
     /// # Errors
     /// [`SessionError`]; then nothing of the sandbox is left, but perhaps its write layer.
-    pub async fn launch(&self, session: &Session) -> Result<Live, SessionError> {
+    pub async fn launch(&self, session: &Session, policy: &Policy) -> Result<Live, SessionError> {
         let image = self.image(&session.runtime).await.map_err(SessionError::Image)?;
+        self.fit_layer(&session.id, &image.tag).await?;
         let slot = self.slots.take().ok_or(SessionError::NoSlot)?;
-        let plan = self.plan(session, &image, slot.number())?;
+        let plan = self.plan(session, &image, slot.number(), policy)?;
         let io = |source| SessionError::Io { operation: "make the control socket", id: session.id.clone(), source };
         let dir = self.socket_dir(&session.id).map_err(io)?;
         let control = listener(dir.as_fd(), SOCKET).map_err(io)?;
         let started = self.launcher.start(plan, &control).await.map_err(SessionError::Launch)?;
+        tracing::debug!(session = %session.id, phases = ?started.phases, "launched");
         // Only the init's copy may keep the socket alive, so that its end is noticed.
         drop(control);
         match Init::connect(dir.as_fd(), SOCKET).await {
@@ -111,6 +114,26 @@ impl Deps {
             Some(image) => Ok(image),
             None => self.images.ensure(runtime).await,
         }
+    }
+
+    /// A write layer stands on the image that it was written over, and on no other: drop one that does not fit.
+    async fn fit_layer(&self, id: &SessionId, tag: &str) -> Result<(), SessionError> {
+        match self.store.layer_tag(id.clone()).await? {
+            Some(kept) if kept != tag => {
+                tracing::warn!(session = %id, "its runtime's image is another one now; what it had installed is dropped");
+                Ok(self.drop_layer(id).await?)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Delete the write layer of a stopped session, open or closed.
+    ///
+    /// # Errors
+    /// [`StoreError`] if that is not recorded.
+    pub(super) async fn drop_layer(&self, id: &SessionId) -> Result<(), StoreError> {
+        self.delete(id, false, false).await;
+        self.store.layer_dropped(id.clone()).await
     }
 
     /// End what is left of a session's sandbox. Its write layer stays.
@@ -147,7 +170,7 @@ impl Deps {
         let _ = rustix::fs::unlinkat(&self.sockets, id.as_str(), AtFlags::REMOVEDIR);
     }
 
-    fn plan(&self, session: &Session, image: &ReadyImage, slot: u32) -> Result<Plan, SessionError> {
+    fn plan(&self, session: &Session, image: &ReadyImage, slot: u32, policy: &Policy) -> Result<Plan, SessionError> {
         let settings = &self.settings;
         match session.runtime.network.unwrap_or(settings.network_mode) {
             NetworkMode::None => {}
@@ -166,8 +189,8 @@ impl Deps {
             workspace_uid: image.uid,
             work_dir: settings.work_dir.clone(),
             hostname: hostname(&session.id),
-            tmpfs_bytes: settings.tmpfs_size.as_ref().map(crate::catalog::Size::bytes),
-            limits: Ceilings::of(&session.runtime, settings).limits(),
+            tmpfs_bytes: policy.tmpfs_size.as_ref().map(crate::catalog::Size::bytes),
+            limits: Ceilings::of(&session.runtime.alias, policy).limits(),
             network: Network::None,
             oci_runtime: OciRuntime::Builtin,
         })

@@ -2,8 +2,8 @@
 
 use wire::launch::Limits;
 
-use crate::catalog::{Runtime, Size};
-use crate::config::Settings;
+use super::policy::Policy;
+use crate::catalog::{RuntimeLimits, Size};
 
 /// Length of a period of `cpu.max`, microseconds.
 const PERIOD_US: f64 = 100_000.0;
@@ -24,16 +24,18 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
-    /// Those in force for `runtime`.
+    /// Those in force for the runtime called `alias`.
     #[must_use]
-    pub fn of(runtime: &Runtime, settings: &Settings) -> Self {
-        let own = &runtime.limits;
+    pub fn of(alias: &str, policy: &Policy) -> Self {
+        let none = RuntimeLimits::default();
+        let own = policy.runtimes.get(alias).unwrap_or(&none);
+        let all = &policy.limits;
         Self {
-            mem_limit: own.mem_limit.clone().or_else(|| settings.mem_limit.clone()),
-            memswap_limit: own.memswap_limit.clone().or_else(|| settings.memswap_limit.clone()),
-            cpus: own.cpus.or(settings.cpus),
-            cpu_shares: own.cpu_shares.or(settings.cpu_shares),
-            pids_limit: own.pids_limit.or(settings.pids_limit),
+            mem_limit: own.mem_limit.clone().or_else(|| all.mem_limit.clone()),
+            memswap_limit: own.memswap_limit.clone().or_else(|| all.memswap_limit.clone()),
+            cpus: own.cpus.or(all.cpus),
+            cpu_shares: own.cpu_shares.or(all.cpu_shares),
+            pids_limit: own.pids_limit.or(all.pids_limit),
         }
     }
 

@@ -1,22 +1,26 @@
 //! Sessions: who has one, what state it is in, and what is done to it.
 //!
 //! ```text
-//!              admitted                    Close
-//!   (nothing) ─────────► Opening ────────────────────────┐
-//!                          │ Launched      Close          ▼
-//!                          ├────────► Running ───────► Closing ──Ended──► (nothing)
-//!                          │           │   ▲               ▲
-//!              LaunchFailed│   Sandbox │   │ Launched      │ Close
-//!                          ▼     Ended ▼   │               │
-//!                      (nothing)     Asleep ──Wake──► Waking
-//!                                      ▲    LaunchFailed │
-//!                                      └─────────────────┘
+//!              admitted                      Close (from anywhere)
+//!   (nothing) ─────────► Opening                 └──► Closing ──► (nothing)
+//!                          │ Launched
+//!                          ▼        Freeze
+//!                       Running ─────────────► Frozen
+//!                        ▲ │ │ ◄──Launched──┐     │ │ Wake
+//!               Launched │ │ │ SandboxEnded └─ Waking ◄──┘
+//!                        │ │ └──────────┐      │  ▲
+//!                        │ │ Hibernate  ▼      │  │ Wake
+//!                        │ └──► Dozing ──► Asleep─┘
+//!                        └──────────────────────── (LaunchFailed: Asleep again)
 //! ```
 //!
 //! - **Opening**: admitted and counted; a row says so. Nobody was told yet: whatever fails here leaves nothing behind.
 //! - **Running**: it was answered for. It has a sandbox.
-//! - **Asleep**: its sandbox ended; row, token, workspace and write layer are kept. File operations go on off the
-//!   host, a command wakes it.
+//! - **Frozen**: its processes are held still (`cgroup.freeze`), memory is given back where there is swap. They go on
+//!   with the next command, background processes included.
+//! - **Dozing**: its sandbox is being ended. Its place is given away already; the newcomer waits for it.
+//! - **Asleep**: it has no sandbox; row, token, workspace and, for `container_ttl`, write layer are kept. File operations
+//!   go on off the host, a command wakes it.
 //! - **Waking**: a sandbox is being started again; who asks meanwhile waits for the same one.
 //! - **Closing**: no request reaches it; its sandbox, write layer and row are being removed.
 //!
@@ -26,8 +30,10 @@
 
 pub mod create;
 pub mod driver;
+pub mod expiry;
 mod error;
 mod limits;
+mod policy;
 pub mod recover;
 pub mod registry;
 mod run;
@@ -39,6 +45,7 @@ mod usage;
 pub use create::Deps;
 pub use error::SessionError;
 pub use limits::Ceilings;
+pub use policy::{Policy, PolicyError};
 pub use registry::{NewSession, Registry};
 pub use session::Session;
 pub use token::{Key, constant_time_eq};

@@ -10,7 +10,7 @@ use wire::launch::Sandbox;
 use super::create::{Deps, SOCKET};
 use super::error::SessionError;
 use super::registry::Registry;
-use super::session::{Live, Parts};
+use super::session::{Live, Parts, now};
 use super::state::State;
 use crate::runtime::{Init, InitError};
 use crate::store::{SessionRow, SessionState};
@@ -44,6 +44,7 @@ impl Registry {
                 SessionState::Purging => self.discard(&row, true, &mut recovered).await?,
             }
         }
+        self.find_workspaces().await?;
         for id in running.into_keys() {
             tracing::warn!(sandbox = %id, "a sandbox that no session has; ending it");
             self.deps.clear(&id).await;
@@ -67,6 +68,9 @@ impl Registry {
         };
         if live.is_none() {
             self.deps.clear(&row.id).await;
+            if let Err(error) = self.deps.store.layer_stopped(row.id.clone(), now()).await {
+                tracing::error!(session = %row.id, error = &error as &dyn std::error::Error, "the stop is not recorded");
+            }
         }
         let state = if live.is_some() { State::Running } else { State::Asleep };
         recovered.adopted += usize::from(live.is_some());
@@ -88,6 +92,15 @@ impl Registry {
         tokio::spawn(driver.adopt(live));
     }
 
+    /// Record workspaces that are on disk and in no row: of a database that was moved aside.
+    async fn find_workspaces(&self) -> Result<(), SessionError> {
+        let entries = rustix::fs::Dir::read_from(&self.deps.workspaces).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+        let ids = names.filter_map(|name| SessionId::parse(&name).ok()).collect();
+        let runtime = self.policy().default_runtime.clone();
+        Ok(self.deps.store.find_workspaces(ids, runtime, now()).await?)
+    }
+
     /// A session that nobody was told of, or whose end was asked for.
     async fn discard(&self, row: &SessionRow, purge: bool, recovered: &mut Recovered) -> Result<(), SessionError> {
         self.deps.clear(&row.id).await;
@@ -105,6 +118,10 @@ async fn reconnect(
     sandbox: Sandbox,
 ) -> Option<Live> {
     let slot = deps.slots.claim(row.slot?)?;
+    if sandbox.frozen {
+        // It does not answer before; the sweeper freezes it again.
+        deps.launcher.thaw(&row.id).await.ok()?;
+    }
     let image = deps.image(runtime).await.ok()?;
     match connect(deps, &row.id).await {
         Ok(init) => Some(Live::new(init, slot, image, sandbox.cgroup.into())),

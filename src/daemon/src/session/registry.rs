@@ -3,8 +3,9 @@
 //! The map holds a session from its admission to the end of its removal, so whatever is
 //! counted is counted under one lock, opens in flight included.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -13,8 +14,9 @@ use wire::id::{SessionId, Tenant};
 use super::create::Deps;
 use super::driver::Driver;
 use super::error::SessionError;
+use super::policy::{Policy, PolicyError};
 use super::session::{Parts, Session, now};
-use super::state::State;
+use super::state::{Effect, Event, State};
 use crate::catalog::Runtime;
 
 /// What a request to open a session says, validated.
@@ -39,8 +41,43 @@ pub struct Registry {
     pub deps: Deps,
     /// The allowlist, in the operator's order; the first is the default unless one is named.
     runtimes: Vec<Arc<Runtime>>,
-    default_runtime: String,
-    sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
+    policy: RwLock<Arc<Policy>>,
+    held: Mutex<Held>,
+}
+
+/// What is counted together.
+#[derive(Debug, Default)]
+struct Held {
+    sessions: BTreeMap<SessionId, Arc<Session>>,
+    /// Names whose workspaces are being deleted: nobody opens them meanwhile.
+    reserved: BTreeSet<SessionId>,
+}
+
+/// A name that nobody can open until this is dropped.
+#[derive(Debug)]
+pub struct Reserved {
+    registry: Arc<Registry>,
+    id: SessionId,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.registry.held().reserved.remove(&self.id);
+    }
+}
+
+/// What letting a session wake takes.
+pub(super) struct Waking {
+    /// Who gives its place.
+    pub gives_place: Option<Arc<Session>>,
+    /// What is to be done.
+    pub effect: Option<Effect>,
+}
+
+/// A newcomer that is counted, and the session that gives it its place.
+struct Admitted {
+    driver: Driver,
+    gives_place: Option<Arc<Session>>,
 }
 
 /// How many sessions there are.
@@ -56,19 +93,32 @@ impl Registry {
     /// No sessions yet.
     #[must_use]
     pub fn new(deps: Deps, runtimes: Vec<Arc<Runtime>>, default_runtime: String) -> Arc<Self> {
-        Arc::new(Self { deps, runtimes, default_runtime, sessions: Mutex::default() })
+        let policy = Policy::new(&deps.settings, default_runtime, &runtimes);
+        Arc::new(Self { deps, runtimes, policy: RwLock::new(Arc::new(policy)), held: Mutex::default() })
+    }
+
+    /// The ceilings and lifetimes in force.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Change them: for the next sandbox; whether anything is different now.
+    ///
+    /// # Errors
+    /// [`PolicyError`]; then nothing is changed.
+    pub fn update_policy(&self, update: &wire::api::PolicyUpdate) -> Result<bool, PolicyError> {
+        let mut policy = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        let next = policy.updated(update)?;
+        let changed = next != **policy;
+        *policy = Arc::new(next);
+        Ok(changed)
     }
 
     /// The allowlist, in the operator's order.
     #[must_use]
     pub fn runtimes(&self) -> &[Arc<Runtime>] {
         &self.runtimes
-    }
-
-    /// Alias of the default runtime.
-    #[must_use]
-    pub fn default_runtime(&self) -> &str {
-        &self.default_runtime
     }
 
     /// The runtime of this alias.
@@ -97,10 +147,10 @@ impl Registry {
             return Ok(session);
         }
         let runtime = self.runtime_for(&new).await?;
-        let driver = self.admit(&new, runtime)?;
+        let Admitted { driver, gives_place } = self.admit(&new, runtime)?;
         let session = driver.session.clone();
         let (tell, told) = oneshot::channel();
-        tokio::spawn(driver.open(tell));
+        tokio::spawn(driver.open(gives_place, tell));
         told.await.map_err(|_| SessionError::Broken(session.id.clone()))??;
         Ok(session)
     }
@@ -111,18 +161,29 @@ impl Registry {
     /// [`SessionError::NoSuchSession`], also while it is being opened or closed.
     pub fn find(&self, id: &SessionId) -> Result<Arc<Session>, SessionError> {
         let missing = || SessionError::NoSuchSession(id.clone());
-        let session = self.sessions().get(id).cloned().ok_or_else(missing)?;
-        match session.state() {
-            State::Running | State::Asleep | State::Waking => Ok(session),
-            State::Opening | State::Closing => Err(missing()),
+        let session = self.get(id).ok_or_else(missing)?;
+        if session.state().is_open() { Ok(session) } else { Err(missing()) }
+    }
+
+    /// A session in whatever state.
+    pub(super) fn get(&self, id: &SessionId) -> Option<Arc<Session>> {
+        self.held().sessions.get(id).cloned()
+    }
+
+    /// Keep a name from being opened; `None` if it is.
+    pub(super) fn reserve(self: &Arc<Self>, id: &SessionId) -> Option<Reserved> {
+        let mut held = self.held();
+        if held.sessions.contains_key(id) || !held.reserved.insert(id.clone()) {
+            return None;
         }
+        Some(Reserved { registry: self.clone(), id: id.clone() })
     }
 
     /// Every open session, oldest first.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Session>> {
-        let mut list: Vec<_> = self.sessions().values().cloned().collect();
-        list.retain(|session| !matches!(session.state(), State::Opening | State::Closing));
+        let mut list: Vec<_> = self.held().sessions.values().cloned().collect();
+        list.retain(|session| session.state().is_open());
         list.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));
         list
     }
@@ -130,32 +191,32 @@ impl Registry {
     /// How many there are.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        counts(&self.sessions())
+        counts(&self.held().sessions)
     }
 
     pub(super) fn forget(&self, id: &SessionId) {
-        self.sessions().remove(id);
+        self.held().sessions.remove(id);
     }
 
     /// Enter a session that was found at the start.
     pub(super) fn enter(self: &Arc<Self>, parts: Parts) -> Driver {
         let (session, asks) = Session::new(parts);
-        self.sessions().insert(session.id.clone(), session.clone());
+        self.held().sessions.insert(session.id.clone(), session.clone());
         Driver { registry: self.clone(), session, asks }
     }
 
-    /// Whether one more sandbox may be resident.
-    pub(super) fn admit_wake(&self, session: &Session) -> Result<(), SessionError> {
-        let sessions = self.sessions();
-        let held = sessions.values().filter(|s| s.id != session.id && s.state().is_resident()).count() as u64;
-        match self.deps.settings.max_sessions {
-            Some(limit) if held >= limit => Err(SessionError::Full { held, limit }),
-            Some(_) | None => Ok(()),
-        }
+    /// Let a session wake, if there is room for one more sandbox or somebody gives place: who that is, and what is to be done.
+    pub(super) fn admit_wake(&self, session: &Session) -> Result<Waking, SessionError> {
+        let held = self.held();
+        // What is frozen has its place; what sleeps needs one.
+        let gives_place = if session.state() == State::Asleep { self.make_room(&held.sessions)? } else { None };
+        // Counted from here on, under the lock.
+        let effect = session.step(Event::Wake).ok().flatten();
+        Ok(Waking { gives_place, effect })
     }
 
-    fn sessions(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self, alias: &str) -> Result<&Arc<Runtime>, SessionError> {
@@ -169,11 +230,11 @@ impl Registry {
     /// The open session that `new` may be answered with.
     fn attach(&self, new: &NewSession) -> Result<Option<Arc<Session>>, SessionError> {
         let Some(id) = &new.id else { return Ok(None) };
-        let Some(session) = self.sessions().get(id).cloned() else { return Ok(None) };
+        let Some(session) = self.get(id) else { return Ok(None) };
         match session.state() {
             State::Opening => return Err(SessionError::Opening(id.clone())),
             State::Closing => return Err(SessionError::Closing(id.clone())),
-            State::Running | State::Asleep | State::Waking => {}
+            State::Running | State::Frozen | State::Dozing | State::Asleep | State::Waking => {}
         }
         if !new.reuse && !new.attach {
             return Err(SessionError::Exists(id.clone()));
@@ -196,19 +257,25 @@ impl Registry {
             Some(_) | None => None,
         };
         let kept = kept.filter(|alias| self.runtime(alias).is_some());
-        let alias = new.runtime.as_deref().or(kept.as_deref()).unwrap_or(&self.default_runtime);
+        let policy = self.policy();
+        let alias = new.runtime.as_deref().or(kept.as_deref()).unwrap_or(&policy.default_runtime);
         self.known(alias).cloned()
     }
 
     /// Count the newcomer and enter it, under one lock with the counting.
-    fn admit(self: &Arc<Self>, new: &NewSession, runtime: Arc<Runtime>) -> Result<Driver, SessionError> {
+    fn admit(self: &Arc<Self>, new: &NewSession, runtime: Arc<Runtime>) -> Result<Admitted, SessionError> {
         let id = new.id.clone().map_or_else(generate, Ok)?;
         let nonce = *Uuid::new_v4().as_bytes();
-        let mut sessions = self.sessions();
-        if sessions.contains_key(&id) {
+        let mut held = self.held();
+        if held.sessions.contains_key(&id) || held.reserved.contains(&id) {
             return Err(SessionError::Opening(id));
         }
-        self.check(&sessions, new.tenant.as_ref())?;
+        self.check_tenant(&held.sessions, new.tenant.as_ref())?;
+        let closed = self.make_open_room(&held.sessions)?;
+        let gives_place = self.make_room(&held.sessions)?;
+        if let Some(closed) = closed {
+            tokio::spawn(async move { closed.close(false).await });
+        }
         let created_at = now();
         let token = self.deps.key.token(&id, &nonce);
         let (session, asks) = Session::new(Parts {
@@ -221,29 +288,49 @@ impl Registry {
             token,
             state: State::Opening,
         });
-        sessions.insert(id, session.clone());
-        Ok(Driver { registry: self.clone(), session, asks })
+        held.sessions.insert(id, session.clone());
+        Ok(Admitted { driver: Driver { registry: self.clone(), session, asks }, gives_place })
     }
 
-    fn check(
+    fn check_tenant(
         &self,
         sessions: &BTreeMap<SessionId, Arc<Session>>,
         tenant: Option<&Tenant>,
     ) -> Result<(), SessionError> {
-        let settings = &self.deps.settings;
-        let Counts { resident, open } = counts(sessions);
-        if let Some(limit) = settings.max_sessions.filter(|limit| resident >= *limit) {
-            return Err(SessionError::Full { held: resident, limit });
-        }
-        if let Some(limit) = settings.max_open_sessions.filter(|limit| open >= *limit) {
-            return Err(SessionError::OpenFull { held: open, limit });
-        }
-        let (Some(tenant), Some(limit)) = (tenant, settings.max_sessions_per_tenant) else { return Ok(()) };
+        let (Some(tenant), Some(limit)) = (tenant, self.policy().max_sessions_per_tenant) else { return Ok(()) };
         let held = sessions.values().filter(|session| session.tenant.as_ref() == Some(tenant)).count() as u64;
         if held >= limit {
             return Err(SessionError::TenantFull { tenant: tenant.to_string(), held, limit });
         }
         Ok(())
+    }
+
+    /// At the ceiling of resident sandboxes: the session that has been idle longest gives its place, if it may.
+    fn make_room(&self, sessions: &BTreeMap<SessionId, Arc<Session>>) -> Result<Option<Arc<Session>>, SessionError> {
+        let policy = self.policy();
+        let held = counts(sessions).resident;
+        let Some(limit) = policy.max_sessions.filter(|limit| held >= *limit) else { return Ok(None) };
+        let full = SessionError::Full { held, limit };
+        let Some(idle) = policy.evict_idle_after.map(Duration::from_secs) else { return Err(full) };
+        let mut idlest: Vec<&Arc<Session>> = sessions.values().filter(|session| session.busy() == 0).collect();
+        idlest.sort_by_key(|session| std::cmp::Reverse(session.idle()));
+        let dozes = |session: &&&Arc<Session>| session.step_if_idle(Event::Hibernate, idle).is_some();
+        idlest.iter().find(dozes).map(|session| Some(Arc::clone(session))).ok_or(full)
+    }
+
+    /// At the ceiling of open sessions: the one that has been asleep longest is to be closed.
+    fn make_open_room(
+        &self,
+        sessions: &BTreeMap<SessionId, Arc<Session>>,
+    ) -> Result<Option<Arc<Session>>, SessionError> {
+        let held = sessions.values().filter(|session| session.state() != State::Closing).count() as u64;
+        let Some(limit) = self.policy().max_open_sessions.filter(|limit| held >= *limit) else { return Ok(None) };
+        let mut asleep: Vec<_> = sessions.values().filter(|session| session.state() == State::Asleep).collect();
+        asleep.sort_by_key(|session| std::cmp::Reverse(session.idle()));
+        let closes = |session: &&&Arc<Session>| {
+            session.step_if_idle(Event::Close { purge: false }, Duration::ZERO).is_some()
+        };
+        asleep.iter().find(closes).map(|session| Some(Arc::clone(session))).ok_or(SessionError::OpenFull { held, limit })
     }
 }
 

@@ -40,7 +40,7 @@ impl Registry {
         let _permit = deps.commands.try_acquire().map_err(|_| full())?;
         let _activity = session.activity();
         let live = session.wake().await?;
-        let longest = deps.settings.execute_timeout as f64;
+        let longest = self.policy().execute_timeout as f64;
         let within = request.timeout_seconds.unwrap_or(longest).min(longest).min(DEADLINE_MAX);
         let run = request.run_id;
         let io = |source| SessionError::Io { operation: "make the pipes", id: session.id.clone(), source };

@@ -1,16 +1,16 @@
 //! One session as requests see it: found in the registry, used without the driver.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot};
-use wire::api::{SessionInfo, SessionState, SessionUsage};
+use wire::api::{SessionInfo, SessionState, SessionUsage, Tier};
 use wire::id::{SessionId, Tenant};
 
 use super::error::SessionError;
-use super::state::State;
+use super::state::{self, Effect, Event, Refused, State};
 use super::usage::Meter;
 use crate::catalog::Runtime;
 use crate::files::Workspace;
@@ -20,12 +20,28 @@ use crate::runtime::{Init, Slot};
 /// What somebody asks of a session's driver.
 #[derive(Debug)]
 pub enum Ask {
-    /// Have a sandbox; answered with it.
+    /// Have a sandbox whose processes run; answered with it.
     Wake(oneshot::Sender<Result<Arc<Live>, SessionError>>),
+    /// Hold its processes still, if it has been idle for so long.
+    Freeze {
+        /// Idle at least this long, with nothing at work.
+        idle: Duration,
+    },
+    /// End its sandbox; answered when that is done. It dozes already, or has been idle for so long.
+    Hibernate {
+        /// Idle at least this long, with nothing at work.
+        idle: Duration,
+        /// The answer.
+        done: oneshot::Sender<()>,
+    },
+    /// Give back what a stopped sandbox keeps beside its files.
+    DropLayer,
     /// Be gone; answered when that is done and recorded.
     Close {
         /// With write layer and workspace.
         purge: bool,
+        /// Only if it has been idle at least this long, with nothing at work.
+        idle: Option<Duration>,
         /// The answer.
         done: oneshot::Sender<Result<(), SessionError>>,
     },
@@ -59,13 +75,21 @@ pub struct Session {
     pub nonce: [u8; 16],
     /// Worth this session.
     pub token: String,
-    pub(super) state: Mutex<State>,
-    pub(super) live: Mutex<Option<Arc<Live>>>,
+    now: Mutex<Now>,
     pub(super) workspace: OnceLock<Workspace>,
     pub(super) inbox: mpsc::Sender<Ask>,
-    /// Microseconds since the epoch.
-    last_activity: AtomicU64,
+    /// Microseconds on the clock of [`BEGINNING`], so that a wall clock that jumps makes nobody idle.
+    last_activity: AtomicI64,
     busy: AtomicUsize,
+}
+
+/// What changes together.
+#[derive(Debug)]
+struct Now {
+    state: State,
+    live: Option<Arc<Live>>,
+    /// Whether a stopped sandbox's write layer is kept.
+    layer: bool,
 }
 
 /// From what a session is made.
@@ -84,9 +108,13 @@ pub(super) struct Parts {
 #[derive(Debug)]
 pub struct Activity(Arc<Session>);
 
+/// From where idle times are counted.
+static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+
 impl Session {
     pub(super) fn new(parts: Parts) -> (Arc<Self>, mpsc::Receiver<Ask>) {
         let (inbox, asks) = mpsc::channel(64);
+        let idle = (now() - parts.last_activity).max(0.0);
         let session = Self {
             id: parts.id,
             runtime: parts.runtime,
@@ -94,27 +122,69 @@ impl Session {
             created_at: parts.created_at,
             nonce: parts.nonce,
             token: parts.token,
-            state: Mutex::new(parts.state),
-            live: Mutex::new(None),
+            now: Mutex::new(Now { state: parts.state, live: None, layer: true }),
             workspace: OnceLock::new(),
             inbox,
-            last_activity: AtomicU64::new(micros(parts.last_activity)),
+            last_activity: AtomicI64::new(tick() - micros(idle)),
             busy: AtomicUsize::new(0),
         };
         (Arc::new(session), asks)
     }
 
+    fn lock(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Where it is.
     #[must_use]
     pub fn state(&self) -> State {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock().state
     }
 
-    /// Its sandbox, if it has one that has not ended.
+    /// Its sandbox, if it has one whose processes run.
     #[must_use]
     pub fn live(&self) -> Option<Arc<Live>> {
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        live.filter(|live| !live.init.is_gone())
+        let now = self.lock();
+        let live = now.live.as_ref().filter(|live| now.state == State::Running && !live.init.is_gone());
+        live.cloned()
+    }
+
+    /// Its sandbox, whatever its state.
+    pub(super) fn sandbox(&self) -> Option<Arc<Live>> {
+        self.lock().live.clone()
+    }
+
+    pub(super) fn set_sandbox(&self, live: Option<Arc<Live>>) {
+        let mut now = self.lock();
+        now.layer |= live.is_some();
+        now.live = live;
+    }
+
+    pub(super) fn set_layer(&self, layer: bool) {
+        self.lock().layer = layer;
+    }
+
+    /// Let an event happen: the state changes, and the caller does what it brings.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub(super) fn step(&self, event: Event) -> Result<Option<Effect>, Refused> {
+        let mut now = self.lock();
+        let (to, effect) = state::next(now.state, event)?;
+        now.state = to.unwrap_or(State::Closing);
+        Ok(effect)
+    }
+
+    /// The same, if the session has been idle for `idle` and nothing is at work in it. A request counts
+    /// itself before it looks at the state, so either it is seen here, or it sees the new state.
+    pub(super) fn step_if_idle(&self, event: Event, idle: Duration) -> Option<Effect> {
+        let mut now = self.lock();
+        if self.busy() > 0 || self.idle() < idle {
+            return None;
+        }
+        let (to, effect) = state::next(now.state, event).ok()?;
+        now.state = to.unwrap_or(State::Closing);
+        effect
     }
 
     /// Its files, which are there with and without a sandbox.
@@ -128,7 +198,7 @@ impl Session {
     /// Count as used, from now until what is returned is dropped.
     #[must_use]
     pub fn activity(self: &Arc<Self>) -> Activity {
-        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.busy.fetch_add(1, Ordering::SeqCst);
         self.touch();
         Activity(self.clone())
     }
@@ -136,14 +206,23 @@ impl Session {
     /// How many requests are at work in it.
     #[must_use]
     pub fn busy(&self) -> usize {
-        self.busy.load(Ordering::Relaxed)
+        self.busy.load(Ordering::SeqCst)
+    }
+
+    /// How long ago it was last used.
+    #[must_use]
+    pub fn idle(&self) -> Duration {
+        if self.busy() > 0 {
+            return Duration::ZERO;
+        }
+        let idle = tick() - self.last_activity.load(Ordering::Relaxed);
+        Duration::from_micros(u64::try_from(idle).unwrap_or(0))
     }
 
     /// When it was last used, Unix seconds.
     #[must_use]
-    #[allow(clippy::cast_precision_loss)] // microseconds since 1970 fit 53 bits until 2255
     pub fn last_activity(&self) -> f64 {
-        self.last_activity.load(Ordering::Relaxed) as f64 / 1e6
+        now() - self.idle().as_secs_f64()
     }
 
     /// Its sandbox, started again if it has none.
@@ -155,9 +234,8 @@ impl Session {
             return Ok(live);
         }
         let (reply, answer) = oneshot::channel();
-        let gone = || SessionError::NoSuchSession(self.id.clone());
-        self.inbox.send(Ask::Wake(reply)).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        self.ask(Ask::Wake(reply)).await?;
+        answer.await.map_err(|_| self.gone())?
     }
 
     /// End it, and wait until that is done.
@@ -166,34 +244,58 @@ impl Session {
     /// [`SessionError::NoSuchSession`] if somebody else has; [`SessionError::Store`].
     pub async fn close(&self, purge: bool) -> Result<(), SessionError> {
         let (done, answer) = oneshot::channel();
-        let gone = || SessionError::NoSuchSession(self.id.clone());
-        self.inbox.send(Ask::Close { purge, done }).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        self.ask(Ask::Close { purge, idle: None, done }).await?;
+        answer.await.map_err(|_| self.gone())?
+    }
+
+    /// End its sandbox, which it has given up, and wait until that is done.
+    pub(super) async fn hibernate(&self, idle: Duration) {
+        let (done, answer) = oneshot::channel();
+        if self.ask(Ask::Hibernate { idle, done }).await.is_ok() {
+            // A session that is closed meanwhile has no sandbox either.
+            let _ = answer.await;
+        }
+    }
+
+    pub(super) async fn ask(&self, ask: Ask) -> Result<(), SessionError> {
+        self.inbox.send(ask).await.map_err(|_| self.gone())
+    }
+
+    fn gone(&self) -> SessionError {
+        SessionError::NoSuchSession(self.id.clone())
     }
 
     /// As it can be seen from outside; with what it uses if `usage`.
     #[must_use]
     pub fn info(&self, usage: bool) -> SessionInfo {
-        let live = self.live();
-        let last_activity = self.last_activity();
+        let (state, live, layer) = {
+            let now = self.lock();
+            (now.state, now.live.clone().filter(|live| !live.init.is_gone()), now.layer)
+        };
+        let tier = match state {
+            State::Opening | State::Running | State::Waking | State::Closing => Tier::Running,
+            State::Frozen => Tier::Frozen,
+            State::Dozing | State::Asleep if layer => Tier::Stopped,
+            State::Dozing | State::Asleep => Tier::Files,
+        };
+        let hibernated = matches!(tier, Tier::Stopped | Tier::Files);
+        let idle = self.idle().as_secs_f64();
         SessionInfo {
             session_id: self.id.clone(),
             runtime: self.runtime.alias.clone(),
             tenant: self.tenant.clone(),
-            alive: live.is_some(),
-            state: match self.state() {
-                State::Asleep => SessionState::Hibernated,
-                State::Opening | State::Running | State::Waking | State::Closing => SessionState::Running,
-            },
+            alive: live.is_some() && !hibernated,
+            state: if hibernated { SessionState::Hibernated } else { SessionState::Running },
             created_at: self.created_at,
-            last_activity,
-            idle_seconds: if self.busy() > 0 { 0.0 } else { (now() - last_activity).max(0.0) },
+            last_activity: now() - idle,
+            idle_seconds: idle,
             usage: usage.then(|| live.map_or_else(SessionUsage::default, |live| live.meter.read())),
+            tier: Some(tier),
         }
     }
 
     fn touch(&self) {
-        self.last_activity.store(micros(now()), Ordering::Relaxed);
+        self.last_activity.store(tick(), Ordering::Relaxed);
     }
 }
 
@@ -205,8 +307,8 @@ impl Live {
 
 impl Drop for Activity {
     fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::Relaxed);
         self.0.touch();
+        self.0.busy.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -216,7 +318,12 @@ pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a float cast saturates
-fn micros(seconds: f64) -> u64 {
-    (seconds * 1e6) as u64
+/// Microseconds since the beginning.
+fn tick() -> i64 {
+    i64::try_from(BEGINNING.elapsed().as_micros()).unwrap_or(i64::MAX)
+}
+
+#[allow(clippy::cast_possible_truncation)] // a float cast saturates
+fn micros(seconds: f64) -> i64 {
+    (seconds * 1e6) as i64
 }

@@ -7,9 +7,13 @@ pub enum State {
     Opening,
     /// It has a sandbox.
     Running,
+    /// It has a sandbox whose processes are held still.
+    Frozen,
+    /// Its sandbox is being ended, and the session kept.
+    Dozing,
     /// It has none, and comes back when asked.
     Asleep,
-    /// A sandbox is being started for it again.
+    /// A sandbox is being started for it again, or let go on.
     Waking,
     /// It is being removed.
     Closing,
@@ -22,8 +26,12 @@ pub enum Event {
     Launched,
     /// It could not be started.
     LaunchFailed,
-    /// The sandbox has ended by itself.
+    /// The sandbox has ended, by itself or because it was to.
     SandboxEnded,
+    /// Its processes are to be held still.
+    Freeze,
+    /// Its sandbox is to be ended.
+    Hibernate,
     /// A command needs a sandbox.
     Wake,
     /// Somebody wants it gone, perhaps with its files.
@@ -38,7 +46,11 @@ pub enum Event {
 pub enum Effect {
     /// Start a sandbox.
     Launch,
-    /// Clear away what is left of the sandbox.
+    /// Hold its processes still.
+    Freeze,
+    /// Let its processes go on.
+    Thaw,
+    /// End the sandbox and clear away what is left of it.
     Clear,
     /// Remove what the failed opening has made, and forget the session.
     Undo,
@@ -69,27 +81,43 @@ pub fn next(state: State, event: Event) -> Result<(Option<State>, Option<Effect>
     match (state, event) {
         (S::Opening | S::Waking, E::Launched) => Ok((Some(S::Running), None)),
         (S::Opening, E::LaunchFailed) => Ok((None, Some(Effect::Undo))),
-        (S::Waking, E::LaunchFailed) => Ok((Some(S::Asleep), Some(Effect::Clear))),
-        (S::Running, E::SandboxEnded) => Ok((Some(S::Asleep), Some(Effect::Clear))),
-        (S::Running, E::Wake) => Ok((Some(S::Running), None)),
+        (S::Waking, E::LaunchFailed) | (S::Running | S::Frozen, E::SandboxEnded) => {
+            Ok((Some(S::Asleep), Some(Effect::Clear)))
+        }
+        (S::Dozing, E::SandboxEnded) => Ok((Some(S::Asleep), None)),
+        (S::Running, E::Freeze) => Ok((Some(S::Frozen), Some(Effect::Freeze))),
+        (S::Running | S::Frozen, E::Hibernate) => Ok((Some(S::Dozing), Some(Effect::Clear))),
+        (S::Frozen, E::Wake) => Ok((Some(S::Waking), Some(Effect::Thaw))),
         (S::Asleep, E::Wake) => Ok((Some(S::Waking), Some(Effect::Launch))),
-        (S::Running | S::Asleep | S::Opening | S::Waking, E::Close { purge }) => {
+        (S::Opening | S::Running | S::Frozen | S::Dozing | S::Asleep | S::Waking, E::Close { purge }) => {
             Ok((Some(S::Closing), Some(Effect::Remove { purge })))
         }
-        (S::Running | S::Asleep | S::Closing, E::Launched | E::LaunchFailed)
+        (S::Running | S::Frozen | S::Dozing | S::Asleep | S::Closing, E::Launched | E::LaunchFailed)
         | (S::Opening | S::Asleep | S::Waking | S::Closing, E::SandboxEnded)
-        | (S::Opening | S::Waking | S::Closing, E::Wake)
+        | (S::Opening | S::Frozen | S::Dozing | S::Asleep | S::Waking | S::Closing, E::Freeze)
+        | (S::Opening | S::Dozing | S::Asleep | S::Waking | S::Closing, E::Hibernate)
+        | (S::Opening | S::Running | S::Dozing | S::Waking | S::Closing, E::Wake)
         | (S::Closing, E::Close { .. }) => Err(Refused { state, event }),
     }
 }
 
 impl State {
-    /// Whether it counts as a resident sandbox: it has one, or is getting or losing one.
+    /// Whether it counts as a resident sandbox. One that dozes has given its place away already:
+    /// the newcomer waits until it is gone.
     #[must_use]
     pub fn is_resident(self) -> bool {
         match self {
-            Self::Opening | Self::Running | Self::Waking | Self::Closing => true,
-            Self::Asleep => false,
+            Self::Opening | Self::Running | Self::Frozen | Self::Waking | Self::Closing => true,
+            Self::Dozing | Self::Asleep => false,
+        }
+    }
+
+    /// Whether requests find it.
+    #[must_use]
+    pub fn is_open(self) -> bool {
+        match self {
+            Self::Running | Self::Frozen | Self::Dozing | Self::Asleep | Self::Waking => true,
+            Self::Opening | Self::Closing => false,
         }
     }
 }
@@ -98,21 +126,31 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 5] = [State::Opening, State::Running, State::Asleep, State::Waking, State::Closing];
-    const EVENTS: [Event; 6] = [
+    const STATES: [State; 7] = [
+        State::Opening,
+        State::Running,
+        State::Frozen,
+        State::Dozing,
+        State::Asleep,
+        State::Waking,
+        State::Closing,
+    ];
+    const EVENTS: [Event; 8] = [
         Event::Launched,
         Event::LaunchFailed,
         Event::SandboxEnded,
+        Event::Freeze,
+        Event::Hibernate,
         Event::Wake,
         Event::Close { purge: false },
         Event::Close { purge: true },
     ];
 
-    /// Every way of up to seven events from the beginning.
+    /// Every way of up to six events from the beginning.
     fn every_way(visit: &mut impl FnMut(State, &[Event])) {
         fn go(state: State, way: &mut Vec<Event>, visit: &mut impl FnMut(State, &[Event])) {
             visit(state, way);
-            if way.len() == 7 {
+            if way.len() == 6 {
                 return;
             }
             for event in EVENTS {
@@ -137,17 +175,21 @@ mod tests {
 
     #[test]
     fn a_sandbox_is_started_only_where_there_is_none_and_cleared_before_the_next() {
-        every_way(&mut |state, way| {
-            let effect = next(state, Event::Wake).ok().and_then(|(_, effect)| effect);
-            assert_eq!(effect == Some(Effect::Launch), state == State::Asleep, "{way:?}");
-        });
-        for state in STATES {
-            for event in EVENTS {
-                if let Ok((Some(State::Asleep), effect)) = next(state, event) {
-                    assert_eq!(effect, Some(Effect::Clear), "{state:?} {event:?}");
+        every_way(&mut |_, way| {
+            // Between two launches there is a clearing: count along the way.
+            let (mut state, mut sandboxes) = (State::Opening, 1_i32);
+            for event in way {
+                let Ok((Some(to), effect)) = next(state, *event) else { break };
+                match effect {
+                    Some(Effect::Launch) => sandboxes += 1,
+                    Some(Effect::Clear | Effect::Remove { .. } | Effect::Undo) => sandboxes -= 1,
+                    Some(Effect::Freeze | Effect::Thaw) | None => {}
                 }
+                assert!((-1..=1).contains(&sandboxes), "{way:?}");
+                assert!(to != State::Running || sandboxes == 1, "{way:?}");
+                state = to;
             }
-        }
+        });
     }
 
     #[test]

@@ -21,6 +21,9 @@ const STEPS: &[&str] = &["
         created_at    REAL NOT NULL,
         last_opened   REAL NOT NULL
     ) STRICT, WITHOUT ROWID;
+", "
+    ALTER TABLE workspaces ADD COLUMN layer_tag TEXT;   -- image on which its write layer stands; NULL: it has none
+    ALTER TABLE workspaces ADD COLUMN stopped_at REAL;  -- since when that layer has no sandbox; NULL: it has one
 "];
 
 /// Bring the schema up to date, each step in its own transaction.

@@ -7,6 +7,7 @@
 //! The database holds no secret: a session's token is derived from its nonce and the
 //! installation's key, which is a file of its own (`token.key`).
 
+mod kept;
 mod migrations;
 mod sessions;
 

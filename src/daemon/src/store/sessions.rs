@@ -63,14 +63,18 @@ impl Store {
         self.call("record the session", move |connection| insert(connection, &row)).await
     }
 
-    /// Record that a session has its sandbox, in range `slot`: from here on it is a promise.
+    /// Record that a session has its sandbox, in range `slot`, on the image `tag`: from here on it is a promise.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn session_running(&self, id: SessionId, slot: u32) -> Result<(), StoreError> {
+    pub async fn session_running(&self, id: SessionId, slot: u32, tag: String) -> Result<(), StoreError> {
         self.call("record the session's start", move |connection| {
+            let transaction = connection.transaction()?;
             let sql = "UPDATE sessions SET state = 'running', slot = ?2 WHERE id = ?1";
-            connection.prepare_cached(sql)?.execute(params![id.as_str(), slot]).map(drop)
+            transaction.prepare_cached(sql)?.execute(params![id.as_str(), slot])?;
+            let sql = "UPDATE workspaces SET layer_tag = ?2, stopped_at = NULL WHERE id = ?1";
+            transaction.prepare_cached(sql)?.execute(params![id.as_str(), tag])?;
+            transaction.commit()
         })
         .await
     }
@@ -222,7 +226,7 @@ mod tests {
         let path = dir.path().join("state.db");
         let store = Store::open(&path).unwrap();
         store.insert_session(row("a")).await.unwrap();
-        store.session_running(row("a").id, 3).await.unwrap();
+        store.session_running(row("a").id, 3, "tag".into()).await.unwrap();
         drop(store);
         let rows = Store::open(&path).unwrap().sessions().await.unwrap();
         let expected = SessionRow { state: SessionState::Running, slot: Some(3), ..row("a") };
