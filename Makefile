@@ -1,0 +1,50 @@
+# Everything that is done with this repository. Each target ends with one line of figures.
+
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+export CARGO_TARGET_DIR := $(TARGET)
+PROGRAMS := $(TARGET)/release/sandboxd $(TARGET)/release/sandboxd-launch $(TARGET)/release/sandbox-init $(TARGET)/release/sandboxctl
+
+.PHONY: help build demo test bench lint deny format
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make build    the four programs, in target/release"
+	@echo "make demo     a session from nothing: a spreadsheet grouped and drawn, by code in a sandbox (root)"
+	@echo "make test     every test (root)"
+	@echo "make bench    how long things take, each beside what cannot be avoided (root)"
+	@echo "make lint     format, clippy, dependencies"
+
+# One invocation for the three that run on the host; sandbox-init is static and has a profile of its own.
+build:
+	@tests/prepare build
+	cargo build --release --locked --package sandboxd --package sandboxd-launch --package sandboxctl
+	@src/init/build.sh
+	@stat --format '%s %n' $(PROGRAMS) | awk '{ bytes += $$1 } END { printf "build: %d programs, %.1f MiB\n", NR, bytes / 1048576 }'
+
+demo: build
+	@tests/prepare demo
+	@tests/demo/run
+
+test: build
+	@tests/prepare test
+	@tests/run
+
+bench: build
+	@tests/prepare test
+	cargo run --quiet --release --locked --package bench
+
+lint:
+	@tests/prepare build
+	cargo fmt --all --check
+	cargo clippy --release --locked --workspace --all-targets -- --deny warnings
+	@$(MAKE) --no-print-directory deny
+	@echo "lint: 3 passed, 0 failed"
+
+# What may be in the tree of dependencies; see deny.toml.
+deny:
+	@tests/prepare deny
+	PATH="$(TARGET)/tools/bin:$$PATH" cargo deny --locked --all-features check --hide-inclusion-graph bans licenses sources
+
+format:
+	cargo fmt --all
+	@echo "format: done"
