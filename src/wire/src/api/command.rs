@@ -1,0 +1,86 @@
+//! Commands and files of a session.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::RunId;
+
+wire_type! {
+    /// Body of `POST /sessions/{id}/run`.
+    ///
+    /// ```
+    /// let body = r#"{"argv": ["true"], "run_id": "0123456789abcdef0123456789abcdef"}"#;
+    /// let request: wire::api::RunRequest = serde_json::from_str(body).unwrap();
+    /// assert!(request.env.is_empty() && request.timeout_seconds.is_none());
+    /// ```
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct RunRequest {
+        /// Program and arguments, at least one, passed literally.
+        #[cfg_attr(feature = "openapi", schema(min_items = 1))]
+        pub argv: Vec<String>,
+        /// Variables over the sandbox's own.
+        #[serde(default)]
+        pub env: BTreeMap<String, String>,
+        /// Deadline in seconds, more than 0; the service's `execute_timeout` bounds it.
+        #[serde(default)]
+        pub timeout_seconds: Option<f64>,
+        /// The client's name for this run.
+        #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^[0-9a-f]{32}$"))]
+        pub run_id: RunId,
+    }
+}
+
+wire_type! {
+    /// Answer to `POST /sessions/{id}/run`. Undecodable output bytes are U+FFFD.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct RunResponse {
+        /// Standard output; its first 64 KiB if the command was stopped.
+        pub stdout: String,
+        /// Standard error, likewise.
+        pub stderr: String,
+        /// Exit status, 128 + N for signal N; null if the service stopped the command.
+        pub exit_code: Option<i32>,
+        /// Its deadline passed.
+        pub timed_out: bool,
+        /// Its output passed `output_limit`.
+        pub output_limited: bool,
+        /// The ceiling that was passed, in bytes; null unless it was.
+        pub output_limit: Option<u64>,
+    }
+}
+
+wire_type! {
+    /// Body of the file routes that name one path.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct FilePathRequest {
+        /// Absolute path inside the sandbox.
+        pub path: String,
+    }
+}
+
+wire_type! {
+    /// One file, directory or link.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct FileEntry {
+        /// Last component of its path.
+        pub name: String,
+        /// Its path.
+        pub path: String,
+        /// Whether it is a directory.
+        pub is_dir: bool,
+        /// Bytes; null for a directory.
+        pub size: Option<u64>,
+        /// When it was last written, ISO 8601 in UTC.
+        pub modified_at: Option<String>,
+    }
+}
+
+wire_type! {
+    /// Answer to `files/realpath`.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct RealpathResponse {
+        /// The path with every link resolved; a missing tail as it was written.
+        pub path: String,
+    }
+}
