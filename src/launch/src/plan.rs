@@ -30,7 +30,7 @@ pub fn check(request: &Request, descriptors: usize, config: &Config) -> Result<(
         Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
-        | Request::List
+        | Request::List {}
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
@@ -45,7 +45,7 @@ pub fn check(request: &Request, descriptors: usize, config: &Config) -> Result<(
         Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
-        | Request::List
+        | Request::List {}
         | Request::Unpack { .. }
         | Request::Commit { .. }
         | Request::Forget { .. }
@@ -223,8 +223,23 @@ mod tests {
     #[test]
     fn a_workspace_goes_only_where_nothing_else_is() {
         for bad in [
-            "", "/", "workspace", "/a/../b", "/a/./b", "/a//b", "/a/", "/proc", "/proc/self", "/sys/x", "/dev", "/tmp",
-            "/.sandbox-init", "/etc/sandboxd", "/etc/sandboxd/x", "/a\nb", "/a\0b",
+            "",
+            "/",
+            "workspace",
+            "/a/../b",
+            "/a/./b",
+            "/a//b",
+            "/a/",
+            "/proc",
+            "/proc/self",
+            "/sys/x",
+            "/dev",
+            "/tmp",
+            "/.sandbox-init",
+            "/etc/sandboxd",
+            "/etc/sandboxd/x",
+            "/a\nb",
+            "/a\0b",
         ] {
             assert_eq!(refusal(|p| p.work_dir = bad.into()), "work_dir", "{bad:?}");
         }
@@ -239,7 +254,7 @@ mod tests {
         for count in [0, 2, 8] {
             assert!(check(&start, count, &config()).is_err());
         }
-        assert!(check(&Request::List, 1, &config()).is_err());
+        assert!(check(&Request::List {}, 1, &config()).is_err());
         for bad in ["", "../x", "a/b", ".hidden", "A", "-x", "a b", &"a".repeat(65)] {
             assert!(check(&Request::Bootstrap { recipe: bad.into() }, 1, &config()).is_err(), "{bad:?}");
         }

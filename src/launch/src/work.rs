@@ -7,13 +7,13 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use wire::id::{LayerId, SessionId};
 use wire::launch::{Answer, Request};
 
+use crate::bootstrap;
 use crate::cgroup::CgroupRoot;
 use crate::config::Config;
 use crate::container::{self, Launch};
 use crate::error::{Error, Failure, Result};
 use crate::store::{self, Store};
 use crate::unpack;
-use crate::bootstrap;
 
 /// What every request is carried out on. Holds no state: everything is in the kernel or on disk.
 pub struct Host {
@@ -49,7 +49,7 @@ pub fn keys(request: &Request) -> Vec<Key> {
         Request::Unpack { layer, .. } | Request::RemoveLayer { layer } => vec![Key::Layer(layer.clone())],
         Request::Commit { build, layer } => vec![Key::Sandbox(build.clone()), Key::Layer(layer.clone())],
         Request::Bootstrap { recipe } => vec![Key::Recipe(recipe.clone())],
-        Request::List => Vec::new(),
+        Request::List {} => Vec::new(),
     }
 }
 
@@ -61,7 +61,7 @@ pub fn describe(request: &Request) -> String {
         Request::Stop { id } => format!("stop sandbox {id}"),
         Request::Freeze { id } => format!("freeze sandbox {id}"),
         Request::Thaw { id } => format!("thaw sandbox {id}"),
-        Request::List => "list sandboxes".to_owned(),
+        Request::List {} => "list sandboxes".to_owned(),
         Request::Unpack { layer, .. } => format!("unpack layer {layer}"),
         Request::Commit { build, layer } => format!("commit build {build} as layer {layer}"),
         Request::Forget { id } => format!("forget session {id}"),
@@ -81,7 +81,7 @@ pub fn seconds(request: &Request, config: &Config) -> u32 {
         Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
-        | Request::List
+        | Request::List {}
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
         | Request::RemoveWorkspace { .. } => 30,
@@ -102,7 +102,7 @@ pub fn discards(request: &Request) -> bool {
         | Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
-        | Request::List => false,
+        | Request::List {} => false,
     }
 }
 
@@ -128,7 +128,7 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
         Request::Stop { id } => host.cgroups.remove(id)?,
         Request::Freeze { id } => host.cgroups.set_frozen(id, true)?,
         Request::Thaw { id } => host.cgroups.set_frozen(id, false)?,
-        Request::List => return Ok(Answer::Sandboxes { sandboxes: host.cgroups.list()? }),
+        Request::List {} => return Ok(Answer::Sandboxes { sandboxes: host.cgroups.list()? }),
         Request::Unpack { layer, compression } => {
             let blob = descriptor()?;
             check_type(&blob, &[FileType::RegularFile])?;
@@ -160,7 +160,7 @@ pub fn undo(host: &Host, request: &Request) {
         Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
-        | Request::List
+        | Request::List {}
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }

@@ -44,7 +44,7 @@ pub enum Request {
         id: SessionId,
     },
     /// Which sandboxes there are. Answer: [`Answer::Sandboxes`].
-    List,
+    List {},
     /// Unpack a layer blob (a tar, compressed as said) into the image store as layer `layer`: into a
     /// staging directory by an unprivileged child that sees nothing else, then renamed. Descriptor: the blob, at
     /// offset 0. Done also if the layer exists. Answer: [`Answer::Unpacked`].
@@ -245,6 +245,7 @@ mod tests {
     #[test]
     fn unknown_fields_and_types_are_refused() {
         assert!(serde_json::from_str::<Request>(r#"{"type":"list"}"#).is_ok());
+        assert!(serde_json::from_str::<Request>(r#"{"type":"list","root":"/"}"#).is_err());
         assert!(serde_json::from_str::<Request>(r#"{"type":"mount"}"#).is_err());
         assert!(serde_json::from_str::<Request>(r#"{"type":"stop","id":"../x"}"#).is_err());
         assert!(serde_json::from_str::<Request>(r#"{"type":"stop","id":"x","root":"/"}"#).is_err());

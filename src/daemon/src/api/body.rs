@@ -31,6 +31,11 @@ pub fn pieces(body: Body) -> impl futures_util::Stream<Item = Result<bytes::Byte
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // Every body of this API is an object; serde would take a list of its fields as well.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| b"[\"tfn-0123456789".contains(first)) {
+        let msg = "Input should be a valid dictionary or object".to_owned();
+        return Err(ApiError::Invalid(vec![Invalid { loc: vec!["body".into()], msg, kind: "model_attributes_type".into() }]));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
@@ -88,6 +93,9 @@ mod tests {
         assert_eq!((pattern.loc.join("/").as_str(), pattern.kind.as_str()), ("body/session_id", "string_pattern_mismatch"));
         let wrong = complaint::<RunRequest>(r#"{"argv": "true", "run_id": "0"}"#);
         assert_eq!(wrong.loc, ["body", "argv"]);
+        for text in ["[]", "[null]", "1", "null", "true", "\"x\"", " []"] {
+            assert_eq!(complaint::<CreateSessionRequest>(text).kind, "model_attributes_type", "{text:?}");
+        }
         for text in ["", "{", "{} {}", "\u{0}"] {
             assert_eq!(complaint::<CreateSessionRequest>(text).kind, "json_invalid", "{text:?}");
         }

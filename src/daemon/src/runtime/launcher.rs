@@ -151,7 +151,7 @@ impl Launcher {
     /// [`LaunchError`].
     pub async fn list(&self) -> Result<Vec<Sandbox>, LaunchError> {
         let operation = "list sandboxes".to_owned();
-        match self.ask(&operation, &Request::List, &[], PATIENCE).await? {
+        match self.ask(&operation, &Request::List {}, &[], PATIENCE).await? {
             Answer::Sandboxes { sandboxes } => Ok(sandboxes),
             other => Err(unexpected(operation, &other)),
         }

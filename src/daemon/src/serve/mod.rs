@@ -150,6 +150,7 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     stop.send_replace(true);
     let _ = tokio::time::timeout(FAREWELL, async { tokio::join!(tcp, unix) }).await;
+    app.registry.deps.store.settle().await?;
     Ok(())
 }
 

@@ -9,6 +9,7 @@
 
 mod kept;
 mod migrations;
+mod operations;
 mod sessions;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::oneshot;
 
+pub use operations::{Filter, OperationRow, Operations, Page, Reader};
 pub use sessions::{SessionRow, SessionState};
 
 /// Requests that may wait for the thread; more are refused rather than piled up.
@@ -91,6 +93,17 @@ impl Store {
             })
             .map_err(|e| StoreError::Open { path: path.to_owned(), reason: format!("start its thread: {e}") })?;
         Ok(Self { jobs })
+    }
+
+    /// Bring everything into the one file, so that a copy of it is a backup.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn settle(&self) -> Result<(), StoreError> {
+        self.call("settle the database", |connection| {
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        })
+        .await
     }
 
     /// Run `work` on the connection and wait for what it returns.
