@@ -8,9 +8,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +27,17 @@ END_WITHIN = 30.0
 
 class ServiceError(Exception):
     """It did not start, or it left something behind. The text says what."""
+
+
+def program(name: str, main: Callable[[], int]) -> None:
+    """Run a test program: whatever ends it, SIGTERM included, ends its service as well."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        sys.exit(main())
+    except ServiceError as error:
+        sys.exit(f"{name}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"{name}: interrupted")
 
 
 class Service:
@@ -55,7 +68,8 @@ class Service:
             self.stop()
             return
         # The first failure is the one to tell; the log helps with it.
-        print(f"--- the end of the service's log ({self.log})\n{self.tail()}", flush=True)
+        if issubclass(kind, Exception):
+            print(f"--- the end of the service's log\n{self.tail()}", flush=True)
         self._terminate()
         self._kill()
         shutil.rmtree(self.directory, ignore_errors=True)

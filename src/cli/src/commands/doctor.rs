@@ -4,7 +4,7 @@ use wire::api::{DoctorReport, Finding, Level};
 
 use crate::client::{Call, Client};
 use crate::error::Failure;
-use crate::output::{harmless, print, print_json};
+use crate::output::{count, harmless, print, print_json};
 
 /// Ask, print, and tell the worst finding by the exit status: 0 fine, 1 warnings, 2 errors.
 pub async fn doctor(client: &mut Client, json: bool) -> Result<u8, Failure> {
@@ -53,8 +53,9 @@ fn text(report: &DoctorReport) -> String {
             text.push_str(&format!("{:9}{:wide$}  -> {}\n", "", "", harmless(mend)));
         }
     }
-    let of = |level| report.findings.iter().filter(|finding| finding.level == level).count();
-    text.push_str(&format!("{} fine, {} warnings, {} errors\n", of(Level::Ok), of(Level::Warning), of(Level::Error)));
+    let of = |level| report.findings.iter().filter(|finding| finding.level == level).count() as u64;
+    let (warnings, errors) = (count(of(Level::Warning), "warning"), count(of(Level::Error), "error"));
+    text.push_str(&format!("{} fine, {warnings}, {errors}\n", of(Level::Ok)));
     text
 }
 
@@ -79,7 +80,7 @@ mod tests {
     #[test]
     fn a_mend_stands_under_its_finding() {
         let shown = text(&DoctorReport { findings: vec![finding(Level::Warning, Some("do this"))] });
-        assert_eq!(shown, "warning  cgroups  m\n                  -> do this\n0 fine, 1 warnings, 0 errors\n");
+        assert_eq!(shown, "warning  cgroups  m\n                  -> do this\n0 fine, 1 warning, 0 errors\n");
     }
 
     #[tokio::test]
