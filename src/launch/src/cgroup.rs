@@ -44,8 +44,6 @@ pub struct SandboxCgroup {
     pub dir: OwnedFd,
     /// `sandbox-ID/init`, once [`SandboxCgroup::split`] has made it.
     pub init: Option<OwnedFd>,
-    /// `sandbox-ID/commands`, likewise.
-    pub commands: Option<OwnedFd>,
 }
 
 fn open_dir(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
@@ -74,7 +72,8 @@ impl CgroupRoot {
         let path = config.cgroup_root.clone();
         let step = || format!("open cgroup {}", path.display());
         make_dirs(&path).step(|| format!("make cgroup {}", path.display()))?;
-        let dir = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).step(step)?;
+        let dir =
+            rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).step(step)?;
         let magic = rustix::fs::fstatfs(&dir).step(step)?.f_type;
         if magic != CGROUP2_MAGIC {
             return Err(Failure::new(format!("{}: not in a cgroup2 mount", step())));
@@ -110,7 +109,7 @@ impl CgroupRoot {
         }
         rustix::fs::mkdirat(&self.dir, &name, Mode::from_raw_mode(0o755)).step(|| format!("make cgroup {name}"))?;
         let dir = open_dir(&self.dir, &name).step(|| format!("open cgroup {name}"))?;
-        Ok(SandboxCgroup { dir, init: None, commands: None })
+        Ok(SandboxCgroup { dir, init: None })
     }
 
     /// End every process of a sandbox and remove its cgroups. Done also if there are none.
@@ -124,8 +123,15 @@ impl CgroupRoot {
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(Failure::of(format!("open cgroup {name}"), errno)),
         };
-        write(&dir, "cgroup.kill", "1").step(|| format!("kill cgroup {name}"))?;
-        wait_for(&dir, "populated 0").step(|| format!("wait until cgroup {name} is empty"))?;
+        match write(&dir, "cgroup.kill", "1") {
+            Ok(()) | Err(Errno::NODEV | Errno::NOENT) => {}
+            Err(errno) => return Err(Failure::of(format!("kill cgroup {name}"), errno)),
+        }
+        match wait_for(&dir, "populated 0") {
+            // The launch that it was of may have removed it meanwhile.
+            Ok(()) | Err(Errno::NODEV | Errno::NOENT) => {}
+            Err(errno) => return Err(Failure::of(format!("wait until cgroup {name} is empty"), errno)),
+        }
         remove_tree(&self.dir, &name, 4).step(|| format!("remove cgroup {name}"))
     }
 
@@ -204,15 +210,14 @@ impl SandboxCgroup {
         enable_controllers(&commands);
         let (uid, gid) = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)));
         let give = |dir: &OwnedFd, file: &str| {
-            rustix::fs::chownat(dir, file, uid, gid, AtFlags::SYMLINK_NOFOLLOW).step(|| format!("give {file} to uid {owner}"))
+            rustix::fs::chownat(dir, file, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+                .step(|| format!("give {file} to uid {owner}"))
         };
         rustix::fs::fchown(&commands, uid, gid).step(|| format!("give cgroup commands to uid {owner}"))?;
         give(&commands, "cgroup.procs")?;
         give(&commands, "cgroup.subtree_control")?;
         // A process is placed in a cgroup only by who may write the nearest common ancestor's too (cgroups(7)).
-        give(&self.dir, "cgroup.procs")?;
-        self.commands = Some(commands);
-        Ok(())
+        give(&self.dir, "cgroup.procs")
     }
 }
 
@@ -238,7 +243,11 @@ fn make(dir: &OwnedFd, name: &str) -> Result<OwnedFd> {
 fn enable_controllers(dir: &OwnedFd) -> Vec<&'static str> {
     let available = read(dir, "cgroup.controllers").unwrap_or_default();
     let has = |name: &&'static str| available.split_whitespace().any(|word| word == *name);
-    CONTROLLERS.into_iter().filter(has).filter(|name| write(dir, "cgroup.subtree_control", &format!("+{name}")).is_ok()).collect()
+    CONTROLLERS
+        .into_iter()
+        .filter(has)
+        .filter(|name| write(dir, "cgroup.subtree_control", &format!("+{name}")).is_ok())
+        .collect()
 }
 
 fn make_dirs(path: &std::path::Path) -> Result<(), Errno> {
@@ -270,22 +279,24 @@ fn is_populated(dir: &OwnedFd) -> bool {
     read(dir, "cgroup.events").is_ok_and(|events| events.contains("populated 1"))
 }
 
-/// Wait until `cgroup.events` says `line`; the kernel signals each change as an exceptional condition.
+/// Wait until `cgroup.events` says `line`. The kernel signals a change as an exceptional condition, but at most one in
+/// 10 ms: so it is looked at again soon, then less and less often.
 fn wait_for(dir: &OwnedFd, line: &str) -> Result<(), Errno> {
     let events = open_beneath(dir, "cgroup.events", OFlags::RDONLY)?;
     let deadline = Instant::now() + PATIENCE;
+    let mut pause = Duration::from_micros(100);
     let mut buffer = [0; 256];
     loop {
         let length = rustix::io::pread(&events, &mut buffer, 0)?;
         if String::from_utf8_lossy(&buffer[..length]).lines().any(|found| found == line) {
             return Ok(());
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if Instant::now() >= deadline {
             return Err(Errno::TIMEDOUT);
         }
-        let wait = Timespec::try_from(left.min(Duration::from_millis(100))).unwrap_or_default();
-        poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&wait))?;
+        let timeout = Timespec::try_from(pause).unwrap_or_default();
+        poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&timeout))?;
+        pause = (pause * 5 / 4).min(Duration::from_millis(20));
     }
 }
 
@@ -313,13 +324,14 @@ fn remove_tree(parent: &OwnedFd, name: &str, depth: u32) -> Result<(), Errno> {
         }
     }
     // A process that has just died may hold its cgroup for a moment longer.
-    for _ in 0..200 {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    loop {
         match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::BUSY) => std::thread::yield_now(),
+            Err(Errno::BUSY) if Instant::now() < deadline => {
+                poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 200_000 }))?;
+            }
             Err(errno) => return Err(errno),
         }
     }
-    std::thread::park_timeout(Duration::from_millis(20));
-    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }

@@ -24,7 +24,7 @@ use crate::error::{Failure, Result, Step};
 use crate::rootfs::{self, Sources};
 use crate::spec;
 use crate::store::Store;
-use crate::{subprocess, sys};
+use crate::{executor, subprocess, sys};
 
 /// Measures consecutive parts of a launch.
 struct Clock {
@@ -89,22 +89,29 @@ fn try_start(launch: &Launch<'_>, cgroup: &mut SandboxCgroup, clock: &mut Clock)
     clock.mark("mounts");
     let born_in = cgroup.init.as_ref().map(AsFd::as_fd);
     let what = format!("start sandbox {}", plan.id);
-    let cgroup = &*cgroup;
     let body = |_: &OwnedFd| {
-        let phases = contain(launch, cgroup, &sources, &cgroup_ns)?;
+        let phases = contain(launch, &sources, &cgroup_ns)?;
         Ok(Answer::Started { cgroup: String::new(), phases })
     };
     match subprocess::run(&what, born_in, body, |_| Ok(()))? {
         Answer::Started { phases, .. } => clock.phases.extend(phases),
-        Answer::Done | Answer::Sandboxes { .. } | Answer::Unpacked { .. } | Answer::Refused { .. } | Answer::Failed { .. } => {
+        Answer::Done
+        | Answer::Sandboxes { .. }
+        | Answer::Unpacked { .. }
+        | Answer::Refused { .. }
+        | Answer::Failed { .. } => {
             return Err(Failure::new(format!("{what}: its report makes no sense")));
         }
     }
-    Ok(())
+    if launch.cgroups.is_running(&plan.id) {
+        Ok(())
+    } else {
+        Err(Failure::new(format!("{what}: its init ended at once")))
+    }
 }
 
 /// In the container child: build the root file system and have libcontainer start the init in it.
-fn contain(launch: &Launch<'_>, cgroup: &SandboxCgroup, sources: &Sources, cgroup_ns: &OwnedFd) -> Result<Vec<Phase>> {
+fn contain(launch: &Launch<'_>, sources: &Sources, cgroup_ns: &OwnedFd) -> Result<Vec<Phase>> {
     let mut clock = Clock::start();
     rustix::thread::move_into_link_name_space(cgroup_ns.as_fd(), Some(LinkNameSpaceType::ControlGroup))
         .step(|| "enter the cgroup namespace")?;
@@ -112,13 +119,15 @@ fn contain(launch: &Launch<'_>, cgroup: &SandboxCgroup, sources: &Sources, cgrou
     rootfs::enter(sources, launch.plan, launch.config)?;
     clock.mark("rootfs");
     write_bundle(launch)?;
-    place_descriptors(launch, cgroup)?;
+    place_descriptors(launch)?;
     clock.mark("bundle");
+    let (executor, outcome) = executor::new()?;
     let step = |what| format!("{what} sandbox {} with libcontainer", launch.plan.id);
     let mut container = ContainerBuilder::new(launch.plan.id.to_string(), SyscallType::Linux)
         .with_root_path("/state")
         .step(|| step("prepare"))?
         .with_preserved_fds(2)
+        .with_executor(executor)
         .as_init("/bundle")
         .with_systemd(false)
         .with_detach(true)
@@ -126,6 +135,7 @@ fn contain(launch: &Launch<'_>, cgroup: &SandboxCgroup, sources: &Sources, cgrou
         .step(|| step("build"))?;
     clock.mark("libcontainer build");
     container.start().step(|| step("start"))?;
+    outcome.wait()?;
     clock.mark("libcontainer start");
     Ok(clock.phases)
 }
@@ -141,20 +151,22 @@ fn set_oom_score() -> Result<()> {
 }
 
 fn write_bundle(launch: &Launch<'_>) -> Result<()> {
-    let spec = spec::build(launch.plan, launch.config.first_id(launch.plan.slot)).step(|| "write the OCI configuration")?;
+    let spec =
+        spec::build(launch.plan, launch.config.first_id(launch.plan.slot)).step(|| "write the OCI configuration")?;
     spec.save("/bundle/config.json").step(|| "write the OCI configuration")
 }
 
 /// Standard streams on `/dev/null`, the control socket as 3, the directory of the command cgroup as 4, and nothing
-/// else that survives an exec.
-fn place_descriptors(launch: &Launch<'_>, cgroup: &SandboxCgroup) -> Result<()> {
+/// else that survives an exec. The directory is opened in a mount whose root is the sandbox's cgroup: no `..` leads on.
+fn place_descriptors(launch: &Launch<'_>) -> Result<()> {
     let step = || "place the descriptors of the init";
-    let commands = cgroup.commands.as_ref().ok_or_else(|| Failure::new("place the descriptors of the init: no cgroup"))?;
+    let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let commands = rustix::fs::open(rootfs::COMMANDS, directory, Mode::empty()).step(step)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step(step)?;
     let (null, listener, commands) = (
         sys::move_up(&null).step(step)?,
         sys::move_up(&launch.listener).step(step)?,
-        sys::move_up(commands).step(step)?,
+        sys::move_up(&commands).step(step)?,
     );
     for number in 0..3 {
         sys::place_fd(null.as_fd(), number).step(step)?;

@@ -23,6 +23,8 @@ const MAX_ID: u64 = 65_535;
 /// Most components of a path, and longest target of a link in bytes.
 const MAX_DEPTH: usize = 128;
 const MAX_LINK: usize = 4095;
+/// How often a path is looked up again that others disturbed.
+const MAX_TRIES: u32 = 10_000;
 /// Prefix of a name that says "not here any more", and the name that says so of everything beneath (layer.md, Whiteouts).
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -44,7 +46,8 @@ pub struct Caps {
 /// # Errors
 /// The first entry that cannot be made, a cap, or another digest.
 pub fn extract(layer: &LayerId, compression: Compression, blob: OwnedFd, caps: Caps) -> Result<Answer> {
-    let mut reader = Blob::open(File::from(blob), compression, caps.bytes).step(|| format!("open the blob of layer {layer}"))?;
+    let mut reader =
+        Blob::open(File::from(blob), compression, caps.bytes).step(|| format!("open the blob of layer {layer}"))?;
     let mut tree = Tree::open(caps)?;
     {
         let mut archive = Archive::new(&mut reader);
@@ -271,7 +274,8 @@ impl Place<'_> {
 fn components(path: &[u8]) -> Option<Vec<Vec<u8>>> {
     let parts: Vec<Vec<u8>> =
         path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec).collect();
-    let good = parts.len() <= MAX_DEPTH && parts.iter().all(|part| part != b".." && part.len() <= 255 && !part.contains(&0));
+    let good =
+        parts.len() <= MAX_DEPTH && parts.iter().all(|part| part != b".." && part.len() <= 255 && !part.contains(&0));
     good.then_some(parts)
 }
 
@@ -283,7 +287,14 @@ fn open_dir(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let path = if path.is_empty() { b".".as_slice() } else { path };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+    for _ in 0..MAX_TRIES {
+        match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
+            // A rename elsewhere on the system raced with a `..`; openat2(2) asks to try again.
+            Err(Errno::AGAIN) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
 }
 
 /// Make what hides `hidden`, or everything, of the layers below.
@@ -300,7 +311,9 @@ fn whiteout(parent: &OwnedFd, name: &[u8], hidden: &[u8]) -> io::Result<()> {
     }
     match rustix::fs::mknodat(parent, hidden, FileType::CharacterDevice, Mode::empty(), 0) {
         // It hides what layers below have; what this layer put there stays.
-        Err(Errno::EXIST) if (Place { parent, name: hidden }).kind() == Some(FileType::Directory) => set_opaque(parent, hidden),
+        Err(Errno::EXIST) if (Place { parent, name: hidden }).kind() == Some(FileType::Directory) => {
+            set_opaque(parent, hidden)
+        }
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -321,7 +334,9 @@ fn link_target<R: Read>(entry: &Entry<'_, R>) -> io::Result<Vec<u8>> {
 }
 
 fn owner<R: Read>(entry: &Entry<'_, R>) -> io::Result<(Uid, Gid)> {
-    let id = |id: u64| if id > MAX_ID { Err(io::Error::other(format!("owner {id} is above {MAX_ID}"))) } else { Ok(id as u32) };
+    let id = |id: u64| {
+        if id > MAX_ID { Err(io::Error::other(format!("owner {id} is above {MAX_ID}"))) } else { Ok(id as u32) }
+    };
     Ok((Uid::from_raw(id(entry.header().uid()?)?), Gid::from_raw(id(entry.header().gid()?)?)))
 }
 

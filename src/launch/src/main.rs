@@ -9,7 +9,7 @@
 //! | `serve`, `connection`, `work` | accept, one child for each request, what the child does |
 //! | `config`, `plan` | what is allowed, and the check of every request |
 //! | `store`, `remove` | the state directory, and deleting beneath it |
-//! | `container`, `rootfs`, `mount`, `idmap`, `cgroup`, `spec` | a sandbox |
+//! | `container`, `executor`, `rootfs`, `mount`, `idmap`, `cgroup`, `spec` | a sandbox |
 //! | `subprocess` | work in a child that reports back |
 //! | `unpack`, `layer`, `blob` | layer blobs, in a process without privilege |
 //! | `bootstrap` | recipes of local bases |
@@ -22,6 +22,7 @@ mod config;
 mod connection;
 mod container;
 mod error;
+mod executor;
 mod idmap;
 mod layer;
 mod mount;

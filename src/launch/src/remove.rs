@@ -106,7 +106,8 @@ mod tests {
         let mut fd: OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
         for _ in 0..3000 {
             rustix::fs::mkdirat(&fd, "deep", rustix::fs::Mode::from_raw_mode(0o700)).unwrap();
-            fd = rustix::fs::openat(&fd, "deep", OFlags::DIRECTORY | OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+            fd =
+                rustix::fs::openat(&fd, "deep", OFlags::DIRECTORY | OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
         }
         let trash = std::fs::File::open(dir.path()).unwrap();
         empty(trash.as_fd()).unwrap();

@@ -33,6 +33,9 @@ pub const CA_BUNDLE: &str = "/etc/sandboxd/ca-certificates.crt";
 /// Where a build finds the package caches.
 pub const BUILD_CACHE: &str = "/var/cache/sandboxd-build";
 
+/// In the private root: where the sandbox's cgroups for commands are.
+pub const COMMANDS: &str = "/sys/fs/cgroup/commands";
+
 /// A mount and its place in the sandbox.
 struct Attachment {
     mount: OwnedFd,
@@ -74,7 +77,8 @@ impl Sources {
         let session = store.write_layer(&plan.id, config.first_id(0))?;
         Ok(Self {
             layers: mount::clone_of(&store.layers, READ_ONLY, content).step(|| "map the layers")?,
-            session: mount::clone_of(session, LOCKED, content).step(|| format!("map the write layer of {}", plan.id))?,
+            session: mount::clone_of(session, LOCKED, content)
+                .step(|| format!("map the write layer of {}", plan.id))?,
             proc: mount::clone_of_path(Path::new("/proc"), 0)?,
             sys: mount::clone_of_path(Path::new("/sys"), 0)?,
             dev: mount::clone_of_path(Path::new("/dev"), 0)?,
@@ -110,7 +114,8 @@ fn attachments(plan: &Plan, config: &Config, store: &Store, maps: &Mappings) -> 
             all.push(dir(mount, &plan.work_dir));
         }
         (Kind::Session | Kind::Build, _) => {
-            let mount = mount::clone_of(&store.cache, LOCKED, Some(maps.content.as_fd())).step(|| "map the build cache")?;
+            let mount =
+                mount::clone_of(&store.cache, LOCKED, Some(maps.content.as_fd())).step(|| "map the build cache")?;
             all.push(dir(mount, BUILD_CACHE));
         }
     }
@@ -187,8 +192,7 @@ fn mount_overlay(plan: &Plan, owner: u32) -> Result<()> {
         rustix::mount::mount("overlay", "rootfs", "overlay", MountFlags::NODEV | nosuid, Some(options.as_c_str()))
     });
     sys::set_fs_ids(0, 0);
-    mounted
-        .step(|| format!("mount the overlay of {} layers of {}", names.len(), plan.id))
+    mounted.step(|| format!("mount the overlay of {} layers of {}", names.len(), plan.id))
 }
 
 /// setfsuid(2) took those that concern files.

@@ -69,7 +69,8 @@ struct Job {
 /// The launcher at work.
 pub struct Server {
     host: Host,
-    listener: OwnedFd,
+    /// None in children: they keep nobody's connections waiting after the launcher has died.
+    listener: Option<OwnedFd>,
     signals: OwnedFd,
     waiting: Vec<Waiting>,
     queue: VecDeque<Queued>,
@@ -84,7 +85,7 @@ impl Server {
     pub fn new(host: Host, listener: OwnedFd, signals: OwnedFd) -> Self {
         Self {
             host,
-            listener,
+            listener: Some(listener),
             signals,
             waiting: Vec::new(),
             queue: VecDeque::new(),
@@ -115,25 +116,26 @@ impl Server {
         let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = timeout.map(|left| Timespec::try_from(left).unwrap_or_default());
         let accepting = !self.stopping && self.waiting.len() < MAX_WAITING;
-        let listen = if accepting { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.listener, listen)];
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
         fds.extend(self.waiting.iter().map(|waiting| PollFd::new(&waiting.connection, PollFlags::IN)));
         fds.extend(self.jobs.iter().map(|job| PollFd::new(&job.child.pidfd, PollFlags::IN)));
+        let jobs_to = fds.len();
+        fds.extend(self.listener.iter().filter(|_| accepting).map(|listener| PollFd::new(listener, PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(()),
             Err(errno) => return Err(errno),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let jobs_from = 2 + self.waiting.len();
+        let jobs_from = 1 + self.waiting.len();
         // From the back, so that removing one does not move those that are still to be looked at.
-        for index in (jobs_from..ready.len()).rev().filter(|&index| ready[index]) {
+        for index in (jobs_from..jobs_to).rev().filter(|&index| ready[index]) {
             self.job_ended(index - jobs_from);
         }
-        for index in (2..jobs_from).rev().filter(|&index| ready[index]) {
-            self.message_arrived(index - 2);
+        for index in (1..jobs_from).rev().filter(|&index| ready[index]) {
+            self.message_arrived(index - 1);
         }
-        if ready[1] && accepting {
+        if ready.get(jobs_to) == Some(&true) {
             self.accept();
         }
         if ready[0] {
@@ -152,7 +154,8 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        let Ok(connection) = accept_with(&self.listener, SocketFlags::CLOEXEC) else { return };
+        let Some(listener) = &self.listener else { return };
+        let Ok(connection) = accept_with(listener, SocketFlags::CLOEXEC) else { return };
         let uid = sockopt::socket_peercred(&connection).map(|peer| peer.uid.as_raw());
         if uid == Ok(self.host.config.service_uid) {
             self.waiting.push(Waiting { connection, deadline: Instant::now() + MESSAGE_PATIENCE });
@@ -261,6 +264,7 @@ impl Server {
 
     /// In a new child: nothing of other requests stays open, and it ends some time even if the launcher does not live to end it.
     fn become_child(&mut self, seconds: u32) {
+        self.listener = None;
         self.waiting.clear();
         self.queue.clear();
         self.jobs.clear();
@@ -278,7 +282,11 @@ impl Server {
                 self.trash |= work::discards(&request);
                 if !succeeded {
                     let seconds = work::seconds(&request, &self.host.config);
-                    let why = if overdue { format!("it took longer than {seconds} s") } else { "its process died".to_owned() };
+                    let why = if overdue {
+                        format!("it took longer than {seconds} s")
+                    } else {
+                        "its process died".to_owned()
+                    };
                     let failed = Failure::reported(work::describe(&request), None, &why).into();
                     self.start_undo(connection, request, failed);
                 }

@@ -96,7 +96,7 @@ fn receive(what: &str, report: &OwnedFd) -> Result<Answer> {
     }
     // The first report counts; a second one of a panicking grandchild may follow it.
     let mut reports = serde_json::Deserializer::from_slice(&buffer[..length]).into_iter();
-    match reports.next().unwrap_or_else(|| Ok(Answer::Done)).step(step)? {
+    match reports.next().unwrap_or(Ok(Answer::Done)).step(step)? {
         Answer::Failed { step, errno, message } => Err(Failure::reported(step, errno, &message)),
         answer @ (Answer::Started { .. }
         | Answer::Done

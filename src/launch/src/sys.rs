@@ -185,10 +185,14 @@ pub fn signal_fd(signals: &[i32]) -> io::Result<OwnedFd> {
 
 /// Give every signal its default action and block none, as a program expects to find them.
 pub fn reset_signals() {
-    // SAFETY: default actions run no code of ours; numbers that cannot be set (KILL, STOP) are refused without effect.
+    // `struct sigaction` of the kernel: handler, flags, restorer, mask. By system call, because the C library
+    // keeps two signals to itself, and whoever started the launcher may have had them ignored.
+    let default = [0_u64; 4];
+    // SAFETY: default actions run no code of ours; numbers that cannot be set (KILL, STOP) are refused without
+    // effect; `default` is as large as what the kernel reads, with its mask of 8 bytes.
     unsafe {
         for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null_mut::<u64>(), 8_usize);
         }
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);

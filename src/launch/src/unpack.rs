@@ -32,7 +32,13 @@ const FIRST_UNUSED: u32 = 5;
 ///
 /// # Errors
 /// The blob is not what it should be, or too much of it, or a step failed; nothing is left.
-pub fn unpack(config: &Config, store: &Store, layer: &LayerId, compression: Compression, blob: OwnedFd) -> Result<Answer> {
+pub fn unpack(
+    config: &Config,
+    store: &Store,
+    layer: &LayerId,
+    compression: Compression,
+    blob: OwnedFd,
+) -> Result<Answer> {
     if store.has_layer(layer) {
         return Ok(Answer::Unpacked { bytes: 0, entries: 0 });
     }
@@ -55,9 +61,16 @@ pub fn unpack(config: &Config, store: &Store, layer: &LayerId, compression: Comp
     }
 }
 
-fn extract(config: &Config, layer: &LayerId, compression: Compression, blob: &OwnedFd, dir: &OwnedFd) -> Result<Answer> {
+fn extract(
+    config: &Config,
+    layer: &LayerId,
+    compression: Compression,
+    blob: &OwnedFd,
+    dir: &OwnedFd,
+) -> Result<Answer> {
     let what = format!("unpack layer {layer}");
-    let tree = mount::clone_of(dir, LOCKED | libc::MOUNT_ATTR_NOEXEC, None).step(|| format!("{what}: clone its mount"))?;
+    let tree =
+        mount::clone_of(dir, LOCKED | libc::MOUNT_ATTR_NOEXEC, None).step(|| format!("{what}: clone its mount"))?;
     let (ready, tell_ready) = pipe_with(PipeFlags::CLOEXEC).step(|| "make a pipe")?;
     let (go, tell_go) = pipe_with(PipeFlags::CLOEXEC).step(|| "make a pipe")?;
     let caps = Caps { bytes: config.max_layer_bytes, entries: config.max_layer_entries };
@@ -79,7 +92,8 @@ fn extract(config: &Config, layer: &LayerId, compression: Compression, blob: &Ow
         let step = || format!("{what}: map its ids");
         if rustix::io::read(&ready, &mut [0; 1]).step(step)? == 1 {
             let path = format!("/proc/{}", child.pid.as_raw_nonzero());
-            let proc_dir = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).step(step)?;
+            let proc_dir = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .step(step)?;
             let ids = idmap::content(0, config.first_id(0));
             idmap::write_map(proc_dir.as_fd(), "uid_map", &ids)?;
             idmap::write_map(proc_dir.as_fd(), "gid_map", &ids)?;

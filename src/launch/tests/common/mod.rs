@@ -1,5 +1,6 @@
 //! A launcher of one's own, in a temporary directory, spoken to as the service would.
 #![allow(dead_code)] // Each test binary uses a part.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers of tests fail by panicking, as tests do.
 
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -10,7 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -104,8 +106,11 @@ impl Launcher {
             let user = rustix::process::Uid::from_raw(uid);
             rustix::thread::set_thread_res_uid(None, user, None).unwrap();
             let socket =
-                rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                    .unwrap();
             rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).ok()?;
+            let patience = Some(Duration::from_secs(20));
+            rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, patience).unwrap();
             Some(socket)
         })
         .join()
@@ -183,29 +188,28 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        if let Ok(Some(_)) = self.process.try_wait() {
-            return remove_cgroup(&self.cgroup);
-        }
-        if let Answer::Sandboxes { sandboxes } = self.ask(&Request::List, &[]) {
-            for sandbox in sandboxes {
-                self.ask(&Request::Stop { id: sandbox.id }, &[]);
-            }
-        }
+        let _ = std::fs::write(self.cgroup.join("cgroup.freeze"), "0");
+        let _ = std::fs::write(self.cgroup.join("cgroup.kill"), "1");
         let pid = rustix::process::Pid::from_child(&self.process);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let _ = self.process.wait();
-        remove_cgroup(&self.cgroup);
+        for _ in 0..100 {
+            remove_cgroups(&self.cgroup);
+            if !self.cgroup.exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
-fn remove_cgroup(path: &Path) {
-    let _ = std::fs::write(path.join("cgroup.kill"), "1");
-    for _ in 0..100 {
-        if std::fs::remove_dir(path).is_ok() || !path.exists() {
-            return;
+fn remove_cgroups(path: &Path) {
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_cgroups(&entry.path());
         }
-        std::thread::sleep(Duration::from_millis(10));
     }
+    let _ = std::fs::remove_dir(path);
 }
 
 fn spawn(config: &Path) -> Child {
@@ -213,7 +217,8 @@ fn spawn(config: &Path) -> Child {
 }
 
 pub fn listener() -> OwnedFd {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed()).unwrap();
     rustix::net::listen(&socket, 4).unwrap();
     socket
