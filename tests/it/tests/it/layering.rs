@@ -8,28 +8,33 @@ use std::process::Command;
 use it::daemon::repository;
 
 /// The rooms of the daemon that each room may use, and why no others.
-const ROOMS: [(&str, &[&str], &str); 11] = [
+const ROOMS: [(&str, &[&str], &str); 12] = [
     ("main", &["serve", "dev"], "main reads the arguments and hands over"),
     (
         "serve",
-        &["api", "session", "image", "runtime", "store", "files", "catalog", "config"],
+        &["api", "session", "image", "runtime", "store", "files", "catalog", "config", "operations"],
         "serve wires the rooms together; dev is beside it",
     ),
     ("dev", &["serve"], "dev starts the programs as an operator would: it knows what a host is, and no room's inside"),
     (
         "api",
-        &["session", "files", "catalog", "config", "store"],
+        &["session", "files", "catalog", "config", "store", "operations"],
         "api converts: it does not know the launcher, the init or images; of the store it knows the errors' names",
     ),
     (
         "session",
-        &["image", "runtime", "store", "files", "catalog", "config"],
+        &["image", "runtime", "store", "files", "catalog", "config", "operations"],
         "session decides and acts; it does not know HTTP",
     ),
     (
         "image",
         &["catalog"],
         "image works through a Machine that it is given: it does not know the launcher, sessions or SQLite",
+    ),
+    (
+        "operations",
+        &["store"],
+        "operations records what others did, in rows of the store: it knows no session's inside",
     ),
     ("runtime", &[], "runtime is two clients: it does not know what they are asked for"),
     ("store", &[], "store is SQLite and knows nothing else"),
