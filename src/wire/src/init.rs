@@ -21,6 +21,7 @@
 //!   │── List ────────────────────────────────────►│
 //!   │◄── Runs{count} ─────────────────────────────│ followed by `count` Run frames,
 //!   │◄── Listed{…} [out_r err_r] × count ─────────│ each with the read ends that the init kept
+//!   │── Forget{run} ─────────────────────────────►│ its end is recorded: not listed again
 //! ```
 //!
 //! Neither side trusts the other further: `sandboxd` treats what arrives as hostile
@@ -31,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::RunId;
 
 /// Version of this protocol; the init names it in [`FromInit::Ready`].
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The listening control socket, in the init.
 pub const LISTENER_FD: i32 = 3;
 /// The directory of the cgroup under which the init makes one for each command.
@@ -41,6 +42,10 @@ pub const MAX_FRAME: usize = 64 * 1024;
 /// Largest encoded [`Command`] in a memfd, in bytes (the kernel's own ceiling on argument and
 /// environment strings is a quarter of the 8 MiB stack; execve(2)).
 pub const MAX_COMMAND: usize = 4 * 1024 * 1024;
+/// Largest note of a run, in bytes.
+pub const MAX_NOTE: usize = 512;
+/// Runs that are over but not forgotten, that one init remembers; the oldest give way.
+pub const MAX_ENDED: usize = 256;
 /// Commands that one init keeps at once, running or with processes left behind.
 pub const MAX_RUNS: usize = 1024;
 /// Where the launcher puts the init in every sandbox.
@@ -111,6 +116,8 @@ pub enum ToInit {
     Run {
         /// The client's name for it; a name that is running is refused with `EEXIST`.
         run: RunId,
+        /// What `sandboxd` wants to be told of it after a restart; means nothing to the init. At most [`MAX_NOTE`] bytes.
+        note: Vec<u8>,
         /// What to run.
         command: CommandAt,
     },
@@ -129,7 +136,12 @@ pub enum ToInit {
         /// Signal number, signal(7).
         signal: u8,
     },
-    /// Tell which runs there are (after a restart of `sandboxd`).
+    /// The end of a run's main process is recorded: it need not be told again.
+    Forget {
+        /// Which.
+        run: RunId,
+    },
+    /// Tell which runs there are, and which have ended and were not told or not recorded (after a restart of `sandboxd`).
     List,
 }
 
@@ -169,12 +181,20 @@ pub enum FromInit {
         /// At most [`MAX_RUNS`].
         count: u32,
     },
-    /// One run. Descriptors: read end of standard output, read end of standard error.
+    /// One run. Descriptors, if `streams`: read end of standard output, read end of standard error.
     Listed {
         /// Which.
         run: RunId,
+        /// What came with it.
+        note: Vec<u8>,
+        /// Milliseconds since it was started.
+        age_ms: u64,
         /// How its main process ended, if it has.
         exited: Option<Status>,
+        /// Whether [`ToInit::Forget`] has been received for it.
+        forgotten: bool,
+        /// Whether processes of it are left, and so its streams.
+        streams: bool,
     },
 }
 
@@ -240,7 +260,7 @@ mod tests {
             gid: 10001,
             privilege: Privilege::None,
         };
-        let frame = ToInit::Run { run: RunId::from_u128(7), command: CommandAt::Inline(command) };
+        let frame = ToInit::Run { run: RunId::from_u128(7), note: vec![], command: CommandAt::Inline(command) };
         let bytes = postcard::to_allocvec(&frame).unwrap();
         assert!(bytes.len() < 64, "{} bytes", bytes.len());
         assert_eq!(postcard::from_bytes::<ToInit>(&bytes).unwrap(), frame);
