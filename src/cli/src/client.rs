@@ -1,19 +1,15 @@
 //! One HTTP exchange after another with the service, over one connection where it lasts.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, Limited};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use indicatif::ProgressBar;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -21,6 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use wire::api::TOKEN_HEADER;
 
 use crate::address::Address;
+use crate::body::FileBody;
 use crate::error::{Failure, detail};
 use crate::output;
 
@@ -30,8 +27,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 pub const ANSWER_WITHIN: u64 = 60;
 /// Largest JSON answer, in bytes: a command's 10 MiB of output with every byte escaped.
 const ANSWER_MAX: usize = 72 << 20;
-/// Piece in which a file is sent, in bytes.
-const PIECE: usize = 128 * 1024;
 
 type Outgoing = Either<Full<Bytes>, FileBody>;
 
@@ -267,49 +262,6 @@ impl Answer {
     }
 }
 
-/// The bytes of a local file as they are read, exactly so many.
-#[derive(Debug)]
-pub struct FileBody {
-    file: File,
-    left: u64,
-    progress: ProgressBar,
-}
-
-impl FileBody {
-    /// The next `len` bytes of `file`.
-    pub fn new(file: File, len: u64, progress: ProgressBar) -> Self {
-        Self { file, left: len, progress }
-    }
-}
-
-impl Body for FileBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        if self.left == 0 {
-            return Poll::Ready(None);
-        }
-        let mut piece = vec![0; usize::try_from(self.left).unwrap_or(PIECE).min(PIECE)];
-        // Blocks on the local disk, which nothing else in this program waits for.
-        let read = match self.file.read(&mut piece) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the local file became shorter meanwhile")),
-            Ok(read) => Ok(read),
-            Err(error) => Err(error),
-        };
-        Poll::Ready(Some(read.map(|read| {
-            piece.truncate(read);
-            self.left -= read as u64;
-            self.progress.inc(read as u64);
-            Frame::data(piece.into())
-        })))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
-    }
-}
-
 /// `text` as a component of a query: everything but letters, digits, `-._~` and `/` encoded.
 #[must_use]
 pub fn encode(text: &str) -> String {
@@ -386,16 +338,5 @@ mod tests {
         let server = Server::tcp(|_| String::new()).await;
         let failure = server.client().ask(Call::get("list", "/images").within(Some(1))).await.unwrap_err();
         assert!(matches!(failure, Failure::Late { seconds: 1, .. }));
-    }
-
-    #[tokio::test]
-    async fn a_file_is_sent_with_its_length() {
-        let server = Server::unix(|_| reply(204, "")).await;
-        let mut file = tempfile::tempfile().unwrap();
-        io::Write::write_all(&mut file, &vec![7; PIECE + 3]).unwrap();
-        io::Seek::rewind(&mut file).unwrap();
-        let body = FileBody::new(file, PIECE as u64 + 3, ProgressBar::hidden());
-        server.client().ask_file(Call::post("write", "/w"), body).await.unwrap().ok().unwrap();
-        assert_eq!(server.seen()[0].body, vec![7; PIECE + 3]);
     }
 }

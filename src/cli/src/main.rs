@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`args`] | what may be written on the command line |
 //! | [`address`] | where the service is, and with which token it is asked |
-//! | [`client`] | one HTTP exchange after another, over TCP or a unix socket |
+//! | [`client`], [`body`] | one HTTP exchange after another, over TCP or a unix socket |
 //! | [`remote`], [`shell`] | a session's files: by the file routes, or by commands where the service says so |
 //! | [`commands`] | one module for each group of commands |
 //! | [`output`] | tables, sizes, ages; what a sandbox wrote is made harmless before a terminal sees it |
@@ -15,6 +15,7 @@
 
 mod address;
 mod args;
+mod body;
 mod client;
 mod commands;
 mod error;

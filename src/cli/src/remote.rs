@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 use wire::api::{FileEntry, FilePathRequest, RealpathResponse, ServicePolicy};
 use wire::id::SessionId;
 
-use crate::client::{Answer, Call, Client, FileBody, encode};
+use crate::body::FileBody;
+use crate::client::{Answer, Call, Client, encode};
 use crate::error::Failure;
 use crate::shell::Shell;
 

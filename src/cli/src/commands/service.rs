@@ -110,6 +110,7 @@ fn settings(policy: &ServicePolicy) -> Vec<(&'static str, String)> {
         ("native_files", yes(policy.native_files)),
         ("native_writes", yes(policy.native_writes)),
         ("native_realpath", yes(policy.native_realpath)),
+        ("host_id", shown(Some(&policy.host_id).filter(|id| !id.is_empty()))),
     ]
 }
 
@@ -155,7 +156,7 @@ mod tests {
         assert!(text.starts_with("NOT ENFORCED on this host: memory."), "{text}");
         let fields = serde_json::to_value(&policy).unwrap();
         let fields =
-            fields.as_object().unwrap().keys().filter(|key| !matches!(key.as_str(), "runtimes" | "unenforced_limits" | "host_id"));
+            fields.as_object().unwrap().keys().filter(|key| !matches!(key.as_str(), "runtimes" | "unenforced_limits"));
         for field in fields {
             assert!(text.contains(&format!("\n{field} ")), "{field} is not shown");
         }
