@@ -147,7 +147,11 @@ impl fmt::Debug for RunId {
 /// Text where a person may read it, 16 bytes where only machines do.
 impl Serialize for RunId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() { serializer.collect_str(self) } else { self.0.to_le_bytes().serialize(serializer) }
+        if serializer.is_human_readable() {
+            serializer.collect_str(self)
+        } else {
+            self.0.to_le_bytes().serialize(serializer)
+        }
     }
 }
 

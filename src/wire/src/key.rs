@@ -31,7 +31,6 @@ pub const MAX_TEXT: usize = 256;
 /// Longest host, in characters.
 pub const MAX_HOST: usize = 12;
 /// Characters of the organization that an id shows.
-#[cfg(feature = "key")]
 const SHOWN: usize = 8;
 
 /// Who shares a session.
@@ -118,6 +117,12 @@ impl Scope {
         }
     }
 
+    /// The scope of that letter.
+    #[must_use]
+    pub fn of_letter(letter: char) -> Option<Self> {
+        Self::ALL.into_iter().find(|scope| scope.letter() == letter)
+    }
+
     /// The scope of that name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
@@ -200,6 +205,23 @@ pub fn is_host(text: &str) -> bool {
     (1..=MAX_HOST).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
+/// What an id shows if it has the form of a derived one: scope, organization's first characters, host. Whether it
+/// was derived cannot be told: who opens sessions by name may choose one that looks so.
+#[must_use]
+pub fn shown(id: &crate::id::SessionId) -> Option<(Scope, &str, &str)> {
+    let (head, rest) = id.as_str().split_once('-')?;
+    let mut letters = head.chars();
+    let scope = match (letters.next(), letters.next(), letters.next()) {
+        (Some(SANDBOX), Some(letter), None) => Scope::of_letter(letter)?,
+        _ => return None,
+    };
+    let (rest, digest) = rest.rsplit_once('-')?;
+    let (organization, host) = rest.rsplit_once('-')?;
+    let hex = digest.len() == 32 && digest.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let sound = hex && is_host(host) && (1..=SHOWN).contains(&organization.len());
+    sound.then_some((scope, organization, host))
+}
+
 impl Key {
     /// What the scope is about.
     fn subject(&self) -> Option<&str> {
@@ -253,7 +275,8 @@ impl Key {
         let digest = digest(&[&format!("{kind}{letter}"), &self.organization, host, agent, subject]);
         // The grammar of a tenant is ASCII.
         let shown = &self.organization[..self.organization.len().min(SHOWN)];
-        crate::id::SessionId::parse(&format!("{kind}{letter}-{shown}-{host}-{digest}")).map_err(|_| KeyError::Organization)
+        crate::id::SessionId::parse(&format!("{kind}{letter}-{shown}-{host}-{digest}"))
+            .map_err(|_| KeyError::Organization)
     }
 }
 
@@ -294,6 +317,18 @@ mod tests {
         let id = key(Scope::Conversation).derive("7b3e5d10", SANDBOX).unwrap();
         // A change here moves every workspace of every installation.
         assert_eq!(id.as_str(), "xc-acme-eur-7b3e5d10-6b40eeb763fd0f811db3b9da1f24bef1");
+    }
+
+    #[test]
+    fn an_id_shows_what_is_readable_of_its_key() {
+        for scope in Scope::ALL {
+            let id = key(scope).derive("7b3e5d10", SANDBOX).unwrap();
+            assert_eq!(shown(&id), Some((scope, "acme-eur", "7b3e5d10")));
+        }
+        let digest = "6b40eeb763fd0f811db3b9da1f24bef1";
+        for id in ["s-0123456789abcdef", "chat-7", "xc-a-h", &format!("yc-a-h-{digest}"), &format!("xz-a-h-{digest}")] {
+            assert_eq!(shown(&crate::id::SessionId::parse(id).unwrap()), None, "{id}");
+        }
     }
 
     #[test]
@@ -351,7 +386,23 @@ mod tests {
     #[test]
     fn keys_that_differ_never_meet() {
         // Texts that would meet if fields were joined, cut, trimmed or folded.
-        let texts = ["a", "b", "aa", "ab", "a-b", "a b", " a", "a ", "A", "é", "e\u{301}", "1", "a/b", "x".repeat(255).leak(), "x".repeat(256).leak()];
+        let texts = [
+            "a",
+            "b",
+            "aa",
+            "ab",
+            "a-b",
+            "a b",
+            " a",
+            "a ",
+            "A",
+            "é",
+            "e\u{301}",
+            "1",
+            "a/b",
+            "x".repeat(255).leak(),
+            "x".repeat(256).leak(),
+        ];
         let organizations = ["a", "aa", "a-b", "A", "acme-europe-1", "acme-europe-2", "a-b-c", "4f2a91c8", "4f2a91c80"];
         let mut seen: HashMap<String, Meaning> = HashMap::new();
         for scope in Scope::ALL {
@@ -370,7 +421,10 @@ mod tests {
                             let agent = if scope.is_per_agent() { agent } else { "" };
                             let meaning = (scope, organization.into(), agent.into(), about, host.to_owned());
                             let before = seen.insert(id, meaning.clone());
-                            assert!(before.as_ref().is_none_or(|before| *before == meaning), "{before:?} and {meaning:?}");
+                            assert!(
+                                before.as_ref().is_none_or(|before| *before == meaning),
+                                "{before:?} and {meaning:?}"
+                            );
                         }
                     }
                 }

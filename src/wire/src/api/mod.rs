@@ -18,6 +18,7 @@ mod operation;
 mod policy;
 mod service;
 mod session;
+mod workspace;
 
 pub use command::{FileEntry, FilePathRequest, RealpathResponse, RunRequest, RunResponse};
 pub use error::{Detail, ErrorBody, Invalid, PathError};
@@ -27,6 +28,11 @@ pub use service::{DoctorReport, Finding, ImageInfo, Level, ServiceHealth, Servic
 pub use session::{
     CreateSessionRequest, SessionCreated, SessionEvent, SessionEvents, SessionInfo, SessionList, SessionState,
     SessionUsage, Tier,
+};
+pub use workspace::{
+    BrowseEntry, BrowseRequest, BrowseResponse, KeyParts, MAX_DEPTH, MAX_PAGE, MAX_THUMBNAILS, MAX_TREE_ENTRIES,
+    MAX_TREES, ReadBytesResponse, ReadRequest, ReadResponse, TreeRequest, TreeResponse, TreeResult, TreesRequest,
+    TreesResponse, WorkspaceInfo, WorkspacePath, WorkspaceState, WorkspacesPage,
 };
 
 /// Header that carries the service token or a session's token.
