@@ -8,6 +8,7 @@
 //! | [`catalog`] | the runtimes that are offered | images |
 //! | [`files`] | files of a workspace, off the host | sessions, sandboxes |
 //! | [`runtime`] | clients of `sandboxd-launch` and of each init | what they are asked for |
+//! | [`operations`] | what was done in sessions | HTTP, sandboxes |
 //! | [`store`] | SQLite | everything else |
 //! | [`config`] | the settings | what they are for |
 //! | [`serve`] | wires the rooms together and listens | |
@@ -19,6 +20,7 @@ mod config;
 mod dev;
 mod files;
 mod image;
+mod operations;
 mod runtime;
 mod serve;
 mod session;

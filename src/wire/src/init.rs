@@ -43,7 +43,7 @@ pub const MAX_FRAME: usize = 64 * 1024;
 /// environment strings is a quarter of the 8 MiB stack; execve(2)).
 pub const MAX_COMMAND: usize = 4 * 1024 * 1024;
 /// Largest note of a run, in bytes.
-pub const MAX_NOTE: usize = 512;
+pub const MAX_NOTE: usize = 2048;
 /// Runs that are over but not forgotten, that one init remembers; the oldest give way.
 pub const MAX_ENDED: usize = 256;
 /// Commands that one init keeps at once, running or with processes left behind.

@@ -7,14 +7,14 @@ use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{Html, IntoResponse, Response};
 use utoipa::OpenApi;
 
-use super::{files, policy, run, service, sessions};
+use super::{files, operations, policy, run, service, sessions};
 
 #[derive(OpenApi)]
 #[openapi(
     info(title = "sandboxd", description = "Sandboxes for AI agents, one session each. Every route but /, /healthz, /docs and /openapi.json wants a token in the header X-Sandbox-Token."),
     paths(
         service::index, service::healthz, service::doctor, service::images, policy::get_policy, policy::put_policy, openapi_json, docs,
-        sessions::create, sessions::list, sessions::get, sessions::delete, run::run, run::stop,
+        sessions::create, sessions::list, sessions::get, sessions::delete, operations::events, operations::list, run::run, run::stop,
         files::read, files::write, files::stat, files::list, files::realpath, files::mkdir, files::remove,
     )
 )]

@@ -70,6 +70,11 @@ impl ApiError {
         Self::Invalid(vec![Invalid { loc, msg: msg.into(), kind: kind.to_owned() }])
     }
 
+    /// What the client is told.
+    pub fn body(self) -> ErrorBody {
+        ErrorBody { detail: self.parts().1 }
+    }
+
     fn parts(self) -> (StatusCode, Detail) {
         let message = |text: &str| Detail::Message(text.to_owned());
         match self {
@@ -93,7 +98,7 @@ fn session_status(error: &SessionError) -> StatusCode {
         E::UnknownRuntime { .. } | E::AttachNeedsId | E::TooLong(_) => StatusCode::BAD_REQUEST,
         E::NoSuchSession(_) | E::NothingToAttach(_) => StatusCode::NOT_FOUND,
         E::Exists(_) | E::Opening(_) | E::Closing(_) | E::RuntimeDiffers { .. } | E::RunExists(_) => StatusCode::CONFLICT,
-        E::SandboxEnded(_) => StatusCode::GONE,
+        E::SandboxEnded(_) | E::Abandoned(_) => StatusCode::GONE,
         E::Full { .. } | E::OpenFull { .. } | E::TenantFull { .. } | E::CommandsFull(_) => StatusCode::TOO_MANY_REQUESTS,
         E::Store(StoreError::Busy { .. }) => StatusCode::SERVICE_UNAVAILABLE,
         E::Launch(_) | E::Store(_) | E::Io { .. } if error.is_full() => StatusCode::INSUFFICIENT_STORAGE,

@@ -13,8 +13,10 @@ use serde::Deserialize;
 use wire::api::{ErrorBody, FileEntry, FilePathRequest, RealpathResponse};
 
 use super::error::ApiError;
+use super::operations::{caller, done};
 use super::{App, Shared, body};
 use crate::files::{FileError, Workspace};
+use crate::operations::Op;
 use crate::session::Session;
 
 /// Query of `files/write`.
@@ -43,7 +45,7 @@ describe!(
     "read", String,
     pub async fn read(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Response, ApiError> {
         let max = app.registry.policy().max_read_bytes;
-        let bytes = operate(&app, &headers, &id, request, move |files, path| files.read(path, max)).await?;
+        let bytes = operate(&app, &headers, &id, request, Op::Read, move |files, path| files.read(path, max)).await?;
         let octets = HeaderValue::from_static("application/octet-stream");
         Ok(([(CONTENT_TYPE, octets)], Bytes::from(bytes)).into_response())
     }
@@ -53,7 +55,7 @@ describe!(
     /// What a path is.
     "stat", FileEntry,
     pub async fn stat(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<FileEntry>, ApiError> {
-        operate(&app, &headers, &id, request, Workspace::stat).await.map(Json)
+        operate(&app, &headers, &id, request, Op::Stat, Workspace::stat).await.map(Json)
     }
 );
 
@@ -61,7 +63,7 @@ describe!(
     /// A directory's entries, sorted by name.
     "list", Vec<FileEntry>,
     pub async fn list(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<Vec<FileEntry>>, ApiError> {
-        operate(&app, &headers, &id, request, Workspace::list).await.map(Json)
+        operate(&app, &headers, &id, request, Op::Ls, Workspace::list).await.map(Json)
     }
 );
 
@@ -69,7 +71,7 @@ describe!(
     /// A path with its links resolved.
     "realpath", RealpathResponse,
     pub async fn realpath(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<RealpathResponse>, ApiError> {
-        let path = operate(&app, &headers, &id, request, Workspace::realpath).await?;
+        let path = operate(&app, &headers, &id, request, Op::Realpath, Workspace::realpath).await?;
         Ok(Json(RealpathResponse { path }))
     }
 );
@@ -78,7 +80,7 @@ describe!(
     /// Make a directory and its parents.
     "mkdir", (),
     pub async fn mkdir(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<StatusCode, ApiError> {
-        operate(&app, &headers, &id, request, Workspace::mkdir).await.map(|()| StatusCode::NO_CONTENT)
+        operate(&app, &headers, &id, request, Op::Mkdir, Workspace::mkdir).await.map(|()| StatusCode::NO_CONTENT)
     }
 );
 
@@ -86,7 +88,7 @@ describe!(
     /// Remove a file, a link itself, or a tree.
     "remove", (),
     pub async fn remove(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<StatusCode, ApiError> {
-        operate(&app, &headers, &id, request, Workspace::remove).await.map(|()| StatusCode::NO_CONTENT)
+        operate(&app, &headers, &id, request, Op::Remove, Workspace::remove).await.map(|()| StatusCode::NO_CONTENT)
     }
 );
 
@@ -111,13 +113,21 @@ pub async fn write(
     let Query(Target { path }) = target.map_err(|_| ApiError::field("query", "path", "Field required", "missing"))?;
     let _activity = session.activity();
     let max = app.registry.policy().max_read_bytes;
+    let files = session.workspace()?;
+    let observed = app.observe(&headers, &session, Op::Write, &path)?;
+    let result = receive(files, &path, max, request).await;
+    done(observed, &result);
+    result.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Write what comes, as it comes.
+async fn receive(files: &Workspace, path: &str, max: u64, request: Body) -> Result<(), ApiError> {
     let mut pieces = body::pieces(request);
-    let mut pending = session.workspace()?.begin_write(&path, max)?;
+    let mut pending = files.begin_write(path, max)?;
     while let Some(piece) = pieces.try_next().await? {
         pending.write_all(&piece)?;
     }
-    pending.commit()?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(pending.commit()?)
 }
 
 /// One operation on one path. It blocks on the disk only, mostly for microseconds: on the worker
@@ -127,13 +137,18 @@ async fn operate<T: Send>(
     headers: &HeaderMap,
     id: &str,
     request: Body,
+    op: Op,
     operation: impl FnOnce(&Workspace, &str) -> Result<T, FileError> + Send,
 ) -> Result<T, ApiError> {
     let session = native(app, headers, id)?;
+    let caller = caller(headers)?;
     let request: FilePathRequest = body::json(request, body::JSON_MAX).await?;
     let _activity = session.activity();
     let files = session.workspace()?;
-    Ok(tokio::task::block_in_place(|| operation(files, &request.path))?)
+    let observed = app.observe_for(caller, &session, op, &request.path);
+    let result = tokio::task::block_in_place(|| operation(files, &request.path)).map_err(ApiError::from);
+    done(observed, &result);
+    result
 }
 
 fn native(app: &Arc<App>, headers: &HeaderMap, id: &str) -> Result<Arc<Session>, ApiError> {

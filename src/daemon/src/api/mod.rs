@@ -6,12 +6,15 @@
 mod auth;
 mod body;
 mod describe;
+mod drain;
 mod error;
 mod files;
+mod operations;
 mod policy;
 mod run;
 mod service;
 mod sessions;
+mod stream;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,12 +30,15 @@ use wire::api::{DoctorReport, ImageInfo, REQUEST_ID_HEADER};
 
 pub use error::ApiError;
 
+use crate::operations::Log;
 use crate::session::Registry;
 
 /// What the handlers need.
 pub struct App {
     /// Sessions.
     pub registry: Arc<Registry>,
+    /// What was done.
+    pub operations: Arc<Log>,
     /// This installation in the session ids that are derived from keys.
     pub host_id: String,
     /// Limits that this host cannot enforce.
@@ -63,8 +69,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/policy", get(policy::get_policy).put(policy::put_policy))
         .route("/doctor", get(service::doctor))
         .route("/images", get(service::images))
+        .route("/operations", get(operations::list))
         .route("/sessions", post(sessions::create).get(sessions::list))
         .route("/sessions/{session_id}", get(sessions::get).delete(sessions::delete))
+        .route("/sessions/{session_id}/events", get(operations::events))
         .route("/sessions/{session_id}/run", post(run::run))
         .route("/sessions/{session_id}/runs/{run_id}/stop", post(run::stop))
         .route("/sessions/{session_id}/files/read", post(files::read))
@@ -87,7 +95,9 @@ async fn name_request(request: Request, next: Next) -> Response {
     let id = request.headers().get(REQUEST_ID_HEADER).filter(|id| is_request_id(id)).cloned();
     let begun = Instant::now();
     let route = (request.method().clone(), request.uri().path().to_owned());
+    let (request, rest) = drain::lend(request);
     let mut response = next.run(request).await;
+    rest.settle(&mut response).await;
     let failed = response.extensions_mut().remove::<error::Failure>();
     if id.is_none() && failed.is_none() {
         return response;

@@ -1,34 +1,70 @@
 //! Running and stopping commands.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use tokio::sync::mpsc;
 use wire::api::{ErrorBody, RunRequest, RunResponse};
 use wire::id::RunId;
 
 use super::error::ApiError;
-use super::{Shared, body};
+use super::operations::ended;
+use super::{App, Shared, body, stream};
+use crate::operations::{self, Observed, Op};
+use crate::session::{Piece, Ran, Session, SessionError};
 
-/// Run one command and wait for its end.
+/// Run one command and wait for its end, or have its output as it comes with `Accept: text/event-stream`.
 #[utoipa::path(post, path = "/sessions/{session_id}/run", tag = "commands",
     params(("session_id" = String, Path)), request_body = RunRequest, responses(
-    (status = 200, body = RunResponse),
+    (status = 200, content((RunResponse = "application/json"), (String = "text/event-stream"))),
+    (status = 400, body = ErrorBody),
     (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody),
+    (status = 409, description = "A run of that id is running", body = ErrorBody),
     (status = 410, description = "The sandbox ended under the command", body = ErrorBody),
+    (status = 413, body = ErrorBody),
     (status = 422, body = ErrorBody),
-    (status = 429, description = "Too many commands run, or there is no room to wake the session", body = ErrorBody)))]
+    (status = 429, description = "Too many commands run, or there is no room to wake the session", body = ErrorBody),
+    (status = 502, description = "The sandbox did not start again", body = ErrorBody)))]
 pub async fn run(
     State(app): Shared,
     headers: HeaderMap,
     Path(id): Path<String>,
     request: Body,
-) -> Result<Json<RunResponse>, ApiError> {
+) -> Result<Response, ApiError> {
     let session = app.session(&headers, &id)?;
     let request: RunRequest = body::json(request, body::RUN_MAX).await?;
     check(&request)?;
-    Ok(Json(app.registry.run(&session, request).await?))
+    let observed = app.observe(&headers, &session, Op::Run, &operations::command(&request.argv))?;
+    if !stream::is_asked_for(&headers) {
+        return Ok(Json(observe_run(app, session, request, observed, None).await?).into_response());
+    }
+    // What can be refused is refused with a status, before the stream begins.
+    session.wake().await?;
+    let (sink, pieces) = mpsc::channel(stream::PIECES);
+    let run = tokio::spawn(observe_run(app, session, request, observed, Some(sink)));
+    Ok(stream::respond(pieces, run))
+}
+
+/// Run, and record how it ended before the init forgets it.
+async fn observe_run(
+    app: Arc<App>,
+    session: Arc<Session>,
+    request: RunRequest,
+    observed: Observed,
+    sink: Option<mpsc::Sender<Piece>>,
+) -> Result<RunResponse, SessionError> {
+    let (result, unrecorded) = match app.registry.run(&session, request, observed.note(), sink).await {
+        Ok(Ran { response, unrecorded }) => (Ok(response), Some(unrecorded)),
+        Err(error) => (Err(error), None),
+    };
+    ended(observed, &result);
+    drop(unrecorded);
+    result
 }
 
 /// Stop a run with everything that it has started. One that is over is none to stop.

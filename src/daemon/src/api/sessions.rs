@@ -5,10 +5,12 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
-use wire::api::{CreateSessionRequest, ErrorBody, SessionCreated, SessionInfo, SessionList};
+use wire::api::{CreateSessionRequest, ErrorBody, Invalid, SessionCreated, SessionInfo, SessionList};
+use wire::id::SessionId;
+use wire::key::Key;
 
 use super::error::ApiError;
-use super::{Shared, body};
+use super::{App, Shared, body};
 use crate::session::NewSession;
 
 /// Query of the routes that show sessions.
@@ -54,8 +56,9 @@ impl<'de> Deserialize<'de> for Flag {
 pub async fn create(State(app): Shared, headers: HeaderMap, request: Body) -> Result<Json<SessionCreated>, ApiError> {
     app.service(&headers)?;
     let request: CreateSessionRequest = body::json(request, body::JSON_MAX).await?;
+    let id = name(&app, request.session_id, request.key.as_ref())?;
     let new = NewSession {
-        id: request.session_id,
+        id,
         runtime: request.runtime,
         tenant: request.tenant,
         reuse: request.reuse,
@@ -63,6 +66,19 @@ pub async fn create(State(app): Shared, headers: HeaderMap, request: Body) -> Re
     };
     let session = app.registry.open(new).await?;
     Ok(Json(SessionCreated { session: session.info(false), token: session.token.clone() }))
+}
+
+/// The session that is asked for: by its name, or by the key that means one.
+fn name(app: &App, id: Option<SessionId>, key: Option<&Key>) -> Result<Option<SessionId>, ApiError> {
+    let Some(key) = key else { return Ok(id) };
+    if id.is_some() {
+        return Err(ApiError::field("body", "key", "Give either session_id or key", "value_error"));
+    }
+    let derived = key.derive(&app.host_id, wire::key::SANDBOX);
+    derived.map(Some).map_err(|error| {
+        let loc = ["body", "key"].into_iter().chain(error.field()).map(str::to_owned).collect();
+        ApiError::Invalid(vec![Invalid { loc, msg: error.to_string(), kind: "value_error".into() }])
+    })
 }
 
 /// Every open session.

@@ -13,6 +13,9 @@ const POSITIVE: &str = "a whole number, 1 or more";
 const SIZE: &str = "a size such as 512m or 2g";
 /// Shortest service token, in bytes: 128 bits in hexadecimal.
 const TOKEN_MIN: usize = 32;
+/// What a platform writes into workspaces for agents, not for people: the bodies of their skills, and what a tool's
+/// output that was too long was spilled to.
+const HIDDEN: &str = "skills/,.spill/";
 /// Longest time that a setting may name, in seconds: a hundred years.
 const TIME_MAX: u64 = 100 * 366 * 86_400;
 
@@ -79,6 +82,9 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         operations_days: raw.parsed_or_off("operations_days", Some(30), "days, 1 to 36500", |t| {
             positive(t).filter(|days| *days <= 36_500)
         })?,
+        hidden_prefixes: raw
+            .parsed_or_off("hidden_prefixes", Some(list(HIDDEN)), "relative paths without . or .., at most 16", prefixes)?
+            .unwrap_or_default(),
         slots: raw.parsed("slots", 4000, "2 to 4094", |t| t.parse().ok().filter(|n| (2..=4094).contains(n)))?,
         state_dir,
         runtime_dir,
@@ -180,6 +186,14 @@ fn cpus(text: &str) -> Option<f64> {
     text.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0 && *n <= 1024.0)
 }
 
+fn prefixes(text: &str) -> Option<Vec<String>> {
+    let prefixes = list(text);
+    let sound = |prefix: &String| {
+        prefix.trim_end_matches('/').split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0'))
+    };
+    (prefixes.len() <= 16 && prefixes.iter().all(sound)).then_some(prefixes)
+}
+
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
@@ -200,6 +214,7 @@ mod tests {
         let settings = settings("", &[]).unwrap();
         assert_eq!((settings.max_sessions, settings.idle_timeout, settings.execute_timeout), (Some(20), 1800, 300));
         assert_eq!((settings.port, settings.sandbox_uid, settings.pids_limit), (8080, 10_001, Some(512)));
+        assert_eq!(settings.hidden_prefixes, ["skills/", ".spill/"]);
         assert_eq!((settings.max_read_bytes, settings.cleanup_interval), (8_388_608, 300));
         assert_eq!(settings.mem_limit.unwrap().text(), "1g");
         assert!(settings.prewarm && settings.native_files && !settings.ui_enabled && !settings.persist_containers);

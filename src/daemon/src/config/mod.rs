@@ -117,6 +117,8 @@ pub struct Settings {
     pub host_id: Option<String>,
     /// How long the operations log keeps a record, in days; absent: for ever.
     pub operations_days: Option<u64>,
+    /// What people are not shown of a workspace: prefixes of paths in it, as the setting has them.
+    pub hidden_prefixes: Vec<String>,
     /// Ranges of ids for sandboxes, as in the launcher's configuration.
     pub slots: u32,
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::{oneshot, watch};
 use wire::id::RunId;
-use wire::init::{Command, CommandAt, FromInit, MAX_COMMAND, MAX_FRAME, Status, Step, ToInit, Usage, VERSION};
+use wire::init::{
+    Command, CommandAt, FromInit, MAX_COMMAND, MAX_ENDED, MAX_FRAME, MAX_NOTE, MAX_RUNS, Status, Step, ToInit, Usage, VERSION,
+};
 
 use super::pipes::Pipe;
 use super::seqpacket::Seqpacket;
@@ -17,9 +19,11 @@ use super::seqpacket::Seqpacket;
 /// How long an init may take to say that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// Longest frame that an init has reason to send, in bytes.
-const REPLY: usize = 256;
+const REPLY: usize = MAX_NOTE + 256;
 /// What a frame needs beside its command, in bytes.
-const OVERHEAD: usize = 64;
+const OVERHEAD: usize = MAX_NOTE + 64;
+/// How long an init may take to list its runs.
+const LIST_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a command was not started, or its end not learnt.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +63,25 @@ pub struct Running {
     pub emptied: oneshot::Receiver<()>,
 }
 
+/// A run that an init had before it was connected to.
+#[derive(Debug)]
+pub struct Found {
+    /// Which.
+    pub run: RunId,
+    /// What was sent with it; written by the service, kept by the init, so hostile.
+    pub note: Vec<u8>,
+    /// Since it was started, or from then until its end.
+    pub age: Duration,
+    /// How it ended, if it has.
+    pub exited: Option<Status>,
+    /// Whether its end was recorded.
+    pub forgotten: bool,
+    /// Its streams, while processes of it are left.
+    pub streams: Option<[Pipe; 2]>,
+    /// To hear how it goes on, while processes of it are left.
+    pub running: Option<Running>,
+}
+
 #[derive(Debug)]
 struct Waiter {
     exited: Option<oneshot::Sender<Outcome>>,
@@ -73,7 +96,17 @@ pub struct Init(Arc<Inner>);
 struct Inner {
     socket: Seqpacket,
     runs: Mutex<HashMap<RunId, Waiter>>,
+    /// Who waits for a list.
+    list: Mutex<Option<List>>,
     gone: watch::Sender<bool>,
+}
+
+/// A list that is arriving.
+#[derive(Debug)]
+struct List {
+    left: Option<usize>,
+    found: Vec<Found>,
+    done: oneshot::Sender<Vec<Found>>,
 }
 
 impl Init {
@@ -92,23 +125,47 @@ impl Init {
             Ok(FromInit::Ready { version: VERSION }) => {}
             Ok(_) | Err(_) => return Err(InitError::Unready("speaks another protocol; are all programs of one version?")),
         }
-        let inner = Arc::new(Inner { socket, runs: Mutex::default(), gone: watch::Sender::new(false) });
+        let gone = watch::Sender::new(false);
+        let inner = Arc::new(Inner { socket, runs: Mutex::default(), list: Mutex::default(), gone });
         tokio::spawn(listen(inner.clone()));
         Ok(Self(inner))
     }
 
-    /// Start a command whose streams go to `out` and `err`.
+    /// The runs that it had before: what was started by a predecessor of this process.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub async fn list(&self) -> Result<Vec<Found>, InitError> {
+        let (done, list) = oneshot::channel();
+        *self.0.list.lock().unwrap_or_else(PoisonError::into_inner) = Some(List { left: None, found: Vec::new(), done });
+        let frame = postcard::to_allocvec(&ToInit::List).map_err(|_| InitError::Unready("cannot be asked"))?;
+        self.0.socket.send(&frame, &[]).await?;
+        match tokio::time::timeout(LIST_WITHIN, list).await {
+            Ok(found) => found.map_err(|_| InitError::Gone),
+            Err(_) => Err(InitError::Unready("did not list its runs in time")),
+        }
+    }
+
+    /// Tell it that a run's end is recorded. If that does not get through, a restart records it again.
+    pub fn forget(&self, run: RunId) {
+        if let Ok(frame) = postcard::to_allocvec(&ToInit::Forget { run }) {
+            let _ = self.0.socket.try_send(&frame);
+        }
+    }
+
+    /// Start a command whose streams go to `out` and `err`. The `note`, of at most [`MAX_NOTE`] bytes, is told
+    /// again after a restart of the service, if the run's end was not recorded before.
     ///
     /// # Errors
     /// [`InitError`]; then nothing was started.
     pub async fn start(
         &self,
-        run: RunId,
+        (run, note): (RunId, Vec<u8>),
         command: Command,
         out: &mut Pipe,
         err: &mut Pipe,
     ) -> Result<Running, InitError> {
-        let (frame, memfd) = encode(run, command)?;
+        let (frame, memfd) = encode(run, note, command)?;
         let (exited, exit) = oneshot::channel();
         let (emptied, empty) = oneshot::channel();
         self.expect(run, Waiter { exited: Some(exited), emptied })?;
@@ -173,20 +230,21 @@ impl Init {
 }
 
 /// The frame that starts `command`, which travels in a sealed memfd when it is long.
-fn encode(run: RunId, command: Command) -> Result<(Vec<u8>, Option<OwnedFd>), InitError> {
+fn encode(run: RunId, note: Vec<u8>, command: Command) -> Result<(Vec<u8>, Option<OwnedFd>), InitError> {
     let invalid = |_| InitError::Io(io::ErrorKind::InvalidInput.into());
-    let frame = postcard::to_allocvec(&ToInit::Run { run, command: CommandAt::Inline(command) }).map_err(invalid)?;
+    let command = CommandAt::Inline(command);
+    let frame = postcard::to_allocvec(&ToInit::Run { run, note, command }).map_err(invalid)?;
     if frame.len() <= MAX_FRAME - OVERHEAD {
         return Ok((frame, None));
     }
-    let ToInit::Run { command: CommandAt::Inline(command), .. } = postcard::from_bytes(&frame).map_err(invalid)? else {
+    let ToInit::Run { command: CommandAt::Inline(command), note, .. } = postcard::from_bytes(&frame).map_err(invalid)? else {
         return Err(InitError::Io(io::ErrorKind::InvalidInput.into()));
     };
     let bytes = postcard::to_allocvec(&command).map_err(invalid)?;
     let len = u32::try_from(bytes.len()).ok().filter(|_| bytes.len() <= MAX_COMMAND);
     let len = len.ok_or(InitError::TooLong(bytes.len()))?;
     let memfd = memfd(&bytes)?;
-    let frame = postcard::to_allocvec(&ToInit::Run { run, command: CommandAt::Memfd { len } }).map_err(invalid)?;
+    let frame = postcard::to_allocvec(&ToInit::Run { run, note, command: CommandAt::Memfd { len } }).map_err(invalid)?;
     Ok((frame, Some(memfd)))
 }
 
@@ -203,8 +261,14 @@ async fn listen(inner: Arc<Inner>) {
     let mut buffer = [0; REPLY];
     while let Ok(Some(message)) = inner.socket.recv(&mut buffer).await {
         let Ok(frame) = postcard::from_bytes::<FromInit>(&buffer[..message.len]) else { break };
-        hear(&inner.runs, frame);
+        match frame {
+            FromInit::Runs { .. } | FromInit::Listed { .. } => inner.listed(frame, message.fds),
+            FromInit::Ready { .. } | FromInit::Refused { .. } | FromInit::Exited { .. } | FromInit::Emptied { .. } => {
+                hear(&inner.runs, frame);
+            }
+        }
     }
+    inner.list.lock().unwrap_or_else(PoisonError::into_inner).take();
     let mut runs = inner.runs.lock().unwrap_or_else(PoisonError::into_inner);
     inner.gone.send_replace(true);
     runs.clear();
@@ -227,9 +291,50 @@ fn hear(runs: &Mutex<HashMap<RunId, Waiter>>, frame: FromInit) {
                 let _ = emptied.send(());
             }
         }
-        // Nobody here asks for a list; its descriptors are closed with the message.
+        // Lists are somebody else's, and it was ready before.
         FromInit::Ready { .. } | FromInit::Runs { .. } | FromInit::Listed { .. } => {}
     }
+}
+
+impl Inner {
+    /// A part of a list has arrived; when it is complete, whoever waits gets it. A list that nobody asked for,
+    /// or that is longer than it said, is none.
+    fn listed(&self, frame: FromInit, fds: Vec<OwnedFd>) {
+        let mut waiting = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(list) = waiting.as_mut() else { return };
+        match frame {
+            FromInit::Runs { count } => list.left = Some((count as usize).min(MAX_RUNS + MAX_ENDED)),
+            FromInit::Listed { run, note, age_ms, exited, forgotten, streams: _ } => {
+                let age = Duration::from_millis(age_ms);
+                let streams = adopt(fds);
+                let running = streams.is_some().then(|| self.follow(run));
+                list.found.push(Found { run, note, age, exited, forgotten, streams, running });
+                list.left = list.left.map(|left| left.saturating_sub(1));
+            }
+            FromInit::Ready { .. } | FromInit::Refused { .. } | FromInit::Exited { .. } | FromInit::Emptied { .. } => {}
+        }
+        if list.left == Some(0)
+            && let Some(List { found, done, .. }) = waiting.take()
+        {
+            // Whoever asked may have stopped waiting.
+            let _ = done.send(found);
+        }
+    }
+
+    /// Wait for the end of a run that was started before.
+    fn follow(&self, run: RunId) -> Running {
+        let (exited, exit) = oneshot::channel();
+        let (emptied, empty) = oneshot::channel();
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.insert(run, Waiter { exited: Some(exited), emptied });
+        Running { exited: exit, emptied: empty }
+    }
+}
+
+/// The two streams of a run that was started before.
+fn adopt(fds: Vec<OwnedFd>) -> Option<[Pipe; 2]> {
+    let [out, err] = <[OwnedFd; 2]>::try_from(fds).ok()?;
+    Some([Pipe::adopted(out).ok()?, Pipe::adopted(err).ok()?])
 }
 
 #[cfg(test)]
@@ -252,10 +357,10 @@ mod tests {
     #[test]
     fn a_long_command_travels_in_a_memfd_and_a_longer_one_not_at_all() {
         let run = RunId::from_u128(1);
-        assert!(encode(run, command(10)).unwrap().1.is_none());
-        let (frame, memfd) = encode(run, command(100_000)).unwrap();
+        assert!(encode(run, vec![], command(10)).unwrap().1.is_none());
+        let (frame, memfd) = encode(run, vec![7; 9], command(100_000)).unwrap();
         assert!(frame.len() < 64 && memfd.is_some());
-        assert!(matches!(encode(run, command(MAX_COMMAND)), Err(InitError::TooLong(_))));
+        assert!(matches!(encode(run, vec![], command(MAX_COMMAND)), Err(InitError::TooLong(_))));
     }
 
     #[test]

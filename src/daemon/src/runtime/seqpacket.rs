@@ -61,6 +61,14 @@ impl Seqpacket {
         }
     }
 
+    /// Send one whole message if that needs no waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it would wait; what the kernel says.
+    pub fn try_send(&self, bytes: &[u8]) -> io::Result<()> {
+        send_now(self.0.get_ref().as_fd(), bytes, &[])
+    }
+
     /// Wait for one whole message; `None` at the end of the connection.
     ///
     /// # Errors

@@ -98,7 +98,7 @@ async fn follow(init: &Init, step: &BuildStep) -> Result<StepEnd, MachineError> 
         privilege: Privilege::Build,
     };
     let deadline = Instant::now() + step.deadline;
-    let started = init.start(run, command, &mut out, &mut err).await;
+    let started = init.start((run, Vec::new()), command, &mut out, &mut err).await;
     let mut running = started.map_err(|e| MachineError::new("run the step", e))?;
     let outcome = loop {
         tokio::select! {

@@ -22,9 +22,10 @@ use crate::api::{self, App};
 use crate::catalog::{self, CatalogError, Catalogue, Runtime};
 use crate::config::{self, ConfigError, DEFAULT_FILE, LimitsMode, Raw, Settings};
 use crate::image::{self, Account, Images};
+use crate::operations::{self, Log, Operation};
 use crate::runtime::{Launcher, Slots};
 use crate::session::expiry::Sweeper;
-use crate::session::{Deps, Key, Registry, SessionError};
+use crate::session::{Deps, Found, Key, Registry, SessionError, now};
 use crate::store::{Store, StoreError};
 use host::Host;
 use listen::{Listener, listen};
@@ -133,6 +134,8 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     if found != session_nothing() {
         tracing::info!(adopted = found.adopted, asleep = found.asleep, removed = found.removed, "recovered");
     }
+    let open = app.registry.list().iter().map(|session| (session.id.clone(), session.created_at)).collect();
+    app.operations.adopt(open).await?;
     let settings = &app.registry.deps.settings;
     let (tcp, address) = bind_tcp(settings).await?;
     let unix = bind_unix(&settings.socket)?;
@@ -142,16 +145,25 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     let unix = tokio::spawn(listen(Listener::Unix(unix), router, stopped));
     prewarm(&app);
     let sweeper = tokio::spawn(Sweeper::new(app.registry.clone()).run());
+    let log = tokio::spawn(keep_log(&app));
     let overrides = overrides::watch(&app.registry);
     announce(address, &settings.socket);
     wait_for_end().await;
     sweeper.abort();
+    log.abort();
     overrides.abort();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     stop.send_replace(true);
     let _ = tokio::time::timeout(FAREWELL, async { tokio::join!(tcp, unix) }).await;
     app.registry.deps.store.settle().await?;
     Ok(())
+}
+
+/// Sweep the operations log, and forget there what has been closed.
+fn keep_log(app: &Arc<App>) -> impl Future<Output = ()> + use<> {
+    let registry = app.registry.clone();
+    let open = move || registry.list().iter().map(|session| session.id.clone()).collect();
+    operations::keep_house(app.operations.clone(), app.registry.deps.settings.operations_days, open)
 }
 
 fn session_nothing() -> crate::session::recover::Recovered {
@@ -170,6 +182,7 @@ fn wire(
     let workspaces = directory(&settings.workspace_root, 0o755)?;
     let key_path = settings.state_dir.join("token.key");
     let key = Key::load(&key_path).map_err(|source| io_error("read the token key", &key_path, source))?;
+    let operations = Arc::new(Log::open(&settings.state_dir)?);
     let host_id = settings.host_id.clone().unwrap_or_else(|| key.host_id());
     let store = Store::open(&settings.state_dir.join("state.db"))?;
     let machine = LaunchMachine::new(launcher.clone(), slots.clone(), clone_fd(&sockets)?, settings.work_dir.clone());
@@ -178,6 +191,7 @@ fn wire(
     let listed = (images.clone(), runtimes.clone());
     let doctor_settings = settings.clone();
     let deps = Deps {
+        found: record_found(operations.clone()),
         commands: Semaphore::new(settings.max_running_commands),
         settings,
         store,
@@ -190,6 +204,7 @@ fn wire(
     };
     Ok(Arc::new(App {
         registry: Registry::new(deps, runtimes, default_runtime),
+        operations,
         host_id,
         unenforced_limits,
         doctor: Box::new(move || host.report(&doctor_settings)),
@@ -211,6 +226,20 @@ fn images(settings: &Settings, machine: Arc<LaunchMachine>) -> Result<Images, Se
         ..image::Settings::default()
     };
     Images::open(dir, machine, options).map_err(ServeError::Images)
+}
+
+/// Record the ends of commands whose requests died with a predecessor of this process.
+fn record_found(log: Arc<Log>) -> Box<dyn Fn(Found) + Send + Sync> {
+    Box::new(move |found| {
+        let Some(subject) = operations::note::read(found.session.clone(), &found.note) else {
+            return tracing::warn!(session = %found.session, "a command of a predecessor ended that is not known");
+        };
+        let (ok, detail) = match found.status {
+            Some(status) => (status.exit_code() == 0, format!("exit {}", status.exit_code())),
+            None => (false, "sandbox gone".to_owned()),
+        };
+        log.record(Operation { at: now(), subject, ok, detail, duration: found.duration });
+    })
 }
 
 /// Names of the recipes that are installed; without the directory there are none.

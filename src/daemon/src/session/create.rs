@@ -39,6 +39,8 @@ pub struct Deps {
     pub images: Images,
     /// Of the tokens.
     pub key: Key,
+    /// Told the ends of commands whose requests died with a predecessor of this process.
+    pub found: Box<dyn Fn(super::Found) + Send + Sync>,
     /// Commands that may still be started.
     pub commands: Semaphore,
     /// `RUNTIME_DIR/sessions`.

@@ -77,6 +77,9 @@ pub enum SessionError {
     /// Its sandbox ended while something was asked of it.
     #[error("The sandbox of session {0} has ended; the next command starts it again")]
     SandboxEnded(SessionId),
+    /// Whoever took a command's output has gone away, and it was stopped.
+    #[error("Run {0} was stopped: nobody reads its output")]
+    Abandoned(wire::id::RunId),
     /// A run of that name is running.
     #[error("Run {0} is running already")]
     RunExists(wire::id::RunId),

@@ -89,6 +89,9 @@ impl Registry {
         if let Err(error) = self.deps.prepare(&driver.session) {
             tracing::error!(session = %driver.session.id, error = &error as &dyn std::error::Error, "workspace not opened");
         }
+        if let Some(live) = &live {
+            self.follow(&driver.session, &live.init).await;
+        }
         tokio::spawn(driver.adopt(live));
     }
 

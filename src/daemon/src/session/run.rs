@@ -13,6 +13,7 @@ use wire::init::{Command, Privilege, Step};
 
 use super::error::SessionError;
 use super::registry::Registry;
+use super::running::drain;
 use super::session::{Live, Session};
 use crate::image::ca_env;
 use crate::runtime::init::Running;
@@ -29,11 +30,19 @@ const DRAIN_GRACE: Duration = Duration::from_millis(50);
 const DEADLINE_MAX: f64 = 1e9;
 
 impl Registry {
-    /// Run one command in a session. Whoever drops the future stops the command.
+    /// Run one command in a session. Whoever drops the future stops the command. The `note` comes back after a
+    /// restart of the service, unless what is returned was dropped before: do that once the end is recorded.
+    /// Output goes to `sink` as it comes, if there is one, and into the answer if not.
     ///
     /// # Errors
     /// [`SessionError`]; a command that fails, or cannot be executed, is an answer.
-    pub async fn run(&self, session: &Arc<Session>, request: RunRequest) -> Result<RunResponse, SessionError> {
+    pub async fn run(
+        &self,
+        session: &Arc<Session>,
+        request: RunRequest,
+        note: Vec<u8>,
+        sink: Option<Sink>,
+    ) -> Result<Ran, SessionError> {
         let asked = Instant::now();
         let deps = &self.deps;
         let full = || SessionError::CommandsFull(deps.settings.max_running_commands);
@@ -46,14 +55,19 @@ impl Registry {
         let io = |source| SessionError::Io { operation: "make the pipes", id: session.id.clone(), source };
         let (mut out, mut err) = (Stream::new().map_err(io)?, Stream::new().map_err(io)?);
         let command = self.command(&live, request);
-        let started = live.init.start(run, command, &mut out.pipe, &mut err.pipe).await;
+        let started = live.init.start((run, note), command, &mut out.pipe, &mut err.pipe).await;
         let running = started.map_err(|error| start_error(session, error))?;
         let guard = StopOnDrop { init: Some(live.init.clone()), run };
+        let unrecorded = Unrecorded { init: live.init.clone(), run };
         let deadline = asked + Duration::from_secs_f64(within);
-        let collect = Collect { init: &live.init, run, running, out, err };
-        let answer = collect.until(deadline).await.map_err(|Ended| SessionError::SandboxEnded(session.id.clone()));
+        let collect = Collect { init: &live.init, run, running, out, err, sink };
+        let answer = collect.until(deadline).await;
+        let response = answer.map_err(|failed| match failed {
+            Failed::SandboxEnded => SessionError::SandboxEnded(session.id.clone()),
+            Failed::NobodyReads => SessionError::Abandoned(run),
+        })?;
         guard.finished();
-        answer
+        Ok(Ran { response, unrecorded })
     }
 
     /// Stop a run, if it is running.
@@ -91,6 +105,40 @@ fn start_error(session: &Session, error: InitError) -> SessionError {
     }
 }
 
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Ran {
+    /// How.
+    pub response: RunResponse,
+    /// To be dropped once that is recorded.
+    pub unrecorded: Unrecorded,
+}
+
+/// An end that is not recorded yet: until this is dropped, it is told again after a restart.
+#[derive(Debug)]
+pub struct Unrecorded {
+    init: Init,
+    run: RunId,
+}
+
+impl Drop for Unrecorded {
+    fn drop(&mut self) {
+        self.init.forget(self.run);
+    }
+}
+
+/// A piece of a command's output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Of its standard output.
+    Out(Vec<u8>),
+    /// Of its standard error.
+    Err(Vec<u8>),
+}
+
+/// Where pieces of output go. When nobody takes them any more, the command is stopped.
+pub type Sink = tokio::sync::mpsc::Sender<Piece>;
+
 /// Stops the run when the request that waits for it goes away.
 struct StopOnDrop {
     init: Option<Init>,
@@ -112,8 +160,13 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// The sandbox ended under the command.
-struct Ended;
+/// There is no answer.
+enum Failed {
+    /// The sandbox ended under the command.
+    SandboxEnded,
+    /// Whoever took its output has gone away.
+    NobodyReads,
+}
 
 struct Stream {
     pipe: Pipe,
@@ -159,13 +212,15 @@ struct Collect<'a> {
     running: Running,
     out: Stream,
     err: Stream,
+    sink: Option<Sink>,
 }
 
 impl Collect<'_> {
-    async fn until(mut self, deadline: Instant) -> Result<RunResponse, Ended> {
+    async fn until(mut self, deadline: Instant) -> Result<RunResponse, Failed> {
         match self.outcome(deadline).await? {
             Ok(outcome) => {
                 self.drain(deadline).await;
+                self.pass_on(deadline).await?;
                 Ok(self.finished(outcome))
             }
             Err(stop) => {
@@ -175,19 +230,39 @@ impl Collect<'_> {
         }
     }
 
+    /// Give what was read to the sink, if there is one; a sink that takes nothing until the deadline has had its chance.
+    async fn pass_on(&mut self, deadline: Instant) -> Result<(), Failed> {
+        let Some(sink) = &self.sink else { return Ok(()) };
+        let out = std::mem::take(&mut self.out.bytes);
+        let err = std::mem::take(&mut self.err.bytes);
+        for piece in [Piece::Out(out), Piece::Err(err)] {
+            let (Piece::Out(bytes) | Piece::Err(bytes)) = &piece;
+            if bytes.is_empty() {
+                continue;
+            }
+            match tokio::time::timeout_at(deadline, sink.send(piece)).await {
+                Ok(Ok(())) | Err(_) => {}
+                Ok(Err(_)) => return Err(Failed::NobodyReads),
+            }
+        }
+        Ok(())
+    }
+
     /// Read until the main process ends, or a limit is passed.
-    async fn outcome(&mut self, deadline: Instant) -> Result<Result<Outcome, Stop>, Ended> {
+    async fn outcome(&mut self, deadline: Instant) -> Result<Result<Outcome, Stop>, Failed> {
         let keep = usize::try_from(MAX_RUN_OUTPUT).unwrap_or(usize::MAX);
         let mut total = 0;
         let mut sleep = pin!(sleep_until(deadline));
         loop {
             tokio::select! {
                 biased;
-                outcome = &mut self.running.exited => return outcome.map(Ok).map_err(|_| Ended),
+                outcome = &mut self.running.exited => return outcome.map(Ok).map_err(|_| Failed::SandboxEnded),
                 () = self.out.pipe.readable() => total += self.out.read(keep),
                 () = self.err.pipe.readable() => total += self.err.read(keep),
                 () = &mut sleep => return Ok(Err(Stop::Deadline)),
+                () = closed(self.sink.as_ref()) => return Err(Failed::NobodyReads),
             }
+            self.pass_on(deadline).await?;
             if total > MAX_RUN_OUTPUT {
                 return Ok(Err(Stop::Output));
             }
@@ -256,6 +331,11 @@ impl Collect<'_> {
     }
 
     fn stopped(mut self, stop: Stop) -> RunResponse {
+        // What a sink has had already is not told twice.
+        if self.sink.is_some() {
+            self.out.bytes.clear();
+            self.err.bytes.clear();
+        }
         self.out.bytes.truncate(STOPPED_OUTPUT);
         self.err.bytes.truncate(STOPPED_OUTPUT);
         RunResponse {
@@ -271,18 +351,20 @@ impl Collect<'_> {
     /// Go on reading, into nothing, for background processes that hold the streams.
     fn leave(self) {
         let Self { out, err, running, .. } = self;
-        for mut stream in [out, err] {
+        for stream in [out, err] {
             if !stream.pipe.ended() {
-                tokio::spawn(async move {
-                    while !stream.pipe.ended() {
-                        stream.pipe.readable().await;
-                        stream.bytes.clear();
-                        stream.read(0);
-                    }
-                });
+                tokio::spawn(drain(stream.pipe));
             }
         }
         drop(running);
+    }
+}
+
+/// Wait until nobody takes pieces any more.
+async fn closed(sink: Option<&Sink>) {
+    match sink {
+        Some(sink) => sink.closed().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -31,7 +31,15 @@ const STEPS: &[&str] = &["
 /// # Errors
 /// A sentence, if a step fails or the database is newer than this program.
 pub fn run(connection: &mut Connection) -> Result<(), String> {
-    let newest = STEPS.len();
+    steps(connection, STEPS)
+}
+
+/// The same by these steps, for a database of its own.
+///
+/// # Errors
+/// As [`run`].
+pub fn steps(connection: &mut Connection, steps: &[&str]) -> Result<(), String> {
+    let newest = steps.len();
     let at: i64 = connection
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(|e| format!("read its version: {e}"))?;
@@ -39,7 +47,7 @@ pub fn run(connection: &mut Connection) -> Result<(), String> {
     if at > newest {
         return Err(format!("its version is {at}, made by a newer sandboxd (this one knows {newest}); upgrade sandboxd"));
     }
-    for (from, step) in STEPS.iter().enumerate().skip(at) {
+    for (from, step) in steps.iter().enumerate().skip(at) {
         apply(connection, from, step).map_err(|e| format!("migrate it from version {from}: {e}"))?;
     }
     Ok(())

@@ -52,6 +52,15 @@ pub enum StoreError {
         #[source]
         source: rusqlite::Error,
     },
+    /// The journal beside it cannot be read or written.
+    #[error("{operation}")]
+    Journal {
+        /// What was attempted.
+        operation: &'static str,
+        /// What the kernel says.
+        #[source]
+        source: std::io::Error,
+    },
     /// Its thread is behind by more than it may be, or gone.
     #[error("{operation}: the database does not keep up")]
     Busy {

@@ -84,3 +84,24 @@ wire_type! {
         pub path: String,
     }
 }
+
+wire_type! {
+    /// Data of the event `exit` that ends a streamed run.
+    ///
+    /// ```
+    /// let exit: wire::api::RunExit =
+    ///     serde_json::from_str(r#"{"exit_code": 0, "timed_out": false, "output_limited": false, "output_limit": null}"#).unwrap();
+    /// assert_eq!(exit.exit_code, Some(0));
+    /// ```
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct RunExit {
+        /// As in [`RunResponse`].
+        pub exit_code: Option<i32>,
+        /// As in [`RunResponse`].
+        pub timed_out: bool,
+        /// As in [`RunResponse`].
+        pub output_limited: bool,
+        /// As in [`RunResponse`].
+        pub output_limit: Option<u64>,
+    }
+}

@@ -20,7 +20,7 @@ mod service;
 mod session;
 mod workspace;
 
-pub use command::{FileEntry, FilePathRequest, RealpathResponse, RunRequest, RunResponse};
+pub use command::{FileEntry, FilePathRequest, RealpathResponse, RunExit, RunRequest, RunResponse};
 pub use error::{Detail, ErrorBody, Invalid, PathError};
 pub use operation::{Operation, OperationsPage};
 pub use policy::{PolicyUpdate, RuntimeLimitsUpdate, RuntimePolicy, ServicePolicy};
