@@ -28,9 +28,7 @@ impl Commands {
         let control = open_beneath(dir.as_fd(), c"cgroup.subtree_control", libc::O_RDONLY)?;
         let mut buffer = [0; 512];
         let len = read(control.as_fd(), &mut buffer)?;
-        let memory = buffer[..len]
-            .split(u8::is_ascii_whitespace)
-            .any(|name| name == b"memory");
+        let memory = buffer[..len].split(u8::is_ascii_whitespace).any(|name| name == b"memory");
         Ok(Self { dir, memory })
     }
 
@@ -40,17 +38,12 @@ impl Commands {
     /// `EEXIST` if there is one; else those of mkdir(2) and open(2).
     pub fn make(&self, run: RunId) -> Result<OwnedFd> {
         make_dir(self.dir.as_fd(), &path(run, "")?)?;
-        let made = self
-            .open(run, "", libc::O_PATH | libc::O_DIRECTORY)
-            .and_then(|dir| {
-                if self.memory {
-                    write(
-                        self.open(run, "/memory.oom.group", libc::O_WRONLY)?.as_fd(),
-                        b"1",
-                    )?;
-                }
-                Ok(dir)
-            });
+        let made = self.open(run, "", libc::O_PATH | libc::O_DIRECTORY).and_then(|dir| {
+            if self.memory {
+                write(self.open(run, "/memory.oom.group", libc::O_WRONLY)?.as_fd(), b"1")?;
+            }
+            Ok(dir)
+        });
         made.inspect_err(|_| {
             let _ = self.remove(run);
         })
@@ -69,10 +62,7 @@ impl Commands {
     /// # Errors
     /// Those of open(2) and write(2).
     pub fn kill(&self, run: RunId) -> Result<()> {
-        write(
-            self.open(run, "/cgroup.kill", libc::O_WRONLY)?.as_fd(),
-            b"1",
-        )
+        write(self.open(run, "/cgroup.kill", libc::O_WRONLY)?.as_fd(), b"1")
     }
 
     /// Asks every process of `run` to end, with `SIGTERM`. One that appears meanwhile may be missed, and one that
@@ -91,9 +81,7 @@ impl Commands {
             }
             for byte in &buffer[..len] {
                 pid = match byte {
-                    b'0'..=b'9' => pid
-                        .saturating_mul(10)
-                        .saturating_add(i32::from(byte - b'0')),
+                    b'0'..=b'9' => pid.saturating_mul(10).saturating_add(i32::from(byte - b'0')),
                     _ => {
                         // It may be gone already. 0, a process of outside, is refused by `kill`.
                         let _ = kill(pid, libc::SIGTERM);
@@ -129,12 +117,11 @@ pub fn populated(events: BorrowedFd<'_>) -> Result<bool> {
 }
 
 fn parse_populated(text: &[u8]) -> Option<bool> {
-    text.split(|byte| *byte == b'\n')
-        .find_map(|line| match line.strip_prefix(b"populated ")? {
-            b"0" => Some(false),
-            b"1" => Some(true),
-            _ => None,
-        })
+    text.split(|byte| *byte == b'\n').find_map(|line| match line.strip_prefix(b"populated ")? {
+        b"0" => Some(false),
+        b"1" => Some(true),
+        _ => None,
+    })
 }
 
 fn path(run: RunId, file: &str) -> Result<CString> {
@@ -156,9 +143,6 @@ mod tests {
     #[test]
     fn a_run_names_its_directory_and_nothing_else_does() {
         let run = RunId::from_u128(0xab);
-        assert_eq!(
-            path(run, "").unwrap().as_bytes(),
-            b"000000000000000000000000000000ab"
-        );
+        assert_eq!(path(run, "").unwrap().as_bytes(), b"000000000000000000000000000000ab");
     }
 }

@@ -31,10 +31,7 @@ impl Refusal {
     /// The request itself was refused.
     #[must_use]
     pub fn request(errno: i32) -> Self {
-        Self {
-            step: Step::Request,
-            errno,
-        }
+        Self { step: Step::Request, errno }
     }
 }
 
@@ -72,26 +69,15 @@ impl Request {
     ///
     /// # Errors
     /// `EINVAL` for anything that is not as the protocol says, `EPERM` for a privilege that is not granted.
-    pub fn check(
-        command: CommandAt,
-        fds: Vec<OwnedFd>,
-        terms: &Terms,
-    ) -> Result<(Self, Streams), Refusal> {
+    pub fn check(command: CommandAt, fds: Vec<OwnedFd>, terms: &Terms) -> Result<(Self, Streams), Refusal> {
         let invalid = || Refusal::request(libc::EINVAL);
         let mut fds = fds.into_iter();
-        let mut pipe = |access| {
-            fds.next()
-                .filter(|fd| is_pipe(fd.as_fd(), access))
-                .ok_or_else(invalid)
-        };
+        let mut pipe = |access| fds.next().filter(|fd| is_pipe(fd.as_fd(), access)).ok_or_else(invalid);
         let (out_read, out) = (pipe(Access::Read)?, pipe(Access::Write)?);
         let (err_read, err) = (pipe(Access::Read)?, pipe(Access::Write)?);
         let command = match command {
             CommandAt::Inline(command) => command,
-            CommandAt::Memfd { len } => fds
-                .next()
-                .and_then(|fd| read_command(fd.as_fd(), len))
-                .ok_or_else(invalid)?,
+            CommandAt::Memfd { len } => fds.next().and_then(|fd| read_command(fd.as_fd(), len)).ok_or_else(invalid)?,
         };
         if fds.next().is_some() {
             return Err(invalid());
@@ -102,35 +88,22 @@ impl Request {
         if command.privilege == Privilege::Build && !terms.build {
             return Err(Refusal::request(libc::EPERM));
         }
-        let streams = Streams {
-            out: out_read,
-            err: err_read,
-        };
-        Self::from_command(command, out, err)
-            .map(|request| (request, streams))
-            .ok_or_else(invalid)
+        let streams = Streams { out: out_read, err: err_read };
+        Self::from_command(command, out, err).map(|request| (request, streams)).ok_or_else(invalid)
     }
 
     /// `None` for a command that is not as the protocol says.
     fn from_command(command: Command, out: OwnedFd, err: OwnedFd) -> Option<Self> {
         // The ids of a sandbox end below 65536, and the last one is the init's.
-        if command.argv.is_empty()
-            || !command.cwd.starts_with('/')
-            || command.uid.max(command.gid) >= INIT_ID
-        {
+        if command.argv.is_empty() || !command.cwd.starts_with('/') || command.uid.max(command.gid) >= INIT_ID {
             return None;
         }
-        let mut arguments =
-            Strings::with_capacity(command.argv.iter().map(|one| one.len() + 1).sum());
+        let mut arguments = Strings::with_capacity(command.argv.iter().map(|one| one.len() + 1).sum());
         for argument in &command.argv {
             arguments.push(&[argument])?;
         }
         arguments.finish();
-        let size = command
-            .env
-            .iter()
-            .map(|(name, value)| name.len() + value.len() + 2)
-            .sum();
+        let size = command.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
         let mut environment = Strings::with_capacity(size);
         for (name, value) in &command.env {
             if name.is_empty() || name.contains('=') {
@@ -139,23 +112,10 @@ impl Request {
             environment.push(&[name, "=", value])?;
         }
         environment.finish();
-        let path = command
-            .env
-            .into_iter()
-            .find_map(|(name, value)| (name == "PATH").then_some(value));
+        let path = command.env.into_iter().find_map(|(name, value)| (name == "PATH").then_some(value));
         let cwd = CString::new(command.cwd).ok()?;
         let (uid, gid, privilege) = (command.uid, command.gid, command.privilege);
-        Some(Self {
-            arguments,
-            environment,
-            path,
-            cwd,
-            uid,
-            gid,
-            privilege,
-            out,
-            err,
-        })
+        Some(Self { arguments, environment, path, cwd, uid, gid, privilege, out, err })
     }
 
     /// Starts the command in `cgroup`: its pid. If it fails before it is executed, the child
@@ -163,12 +123,7 @@ impl Request {
     ///
     /// # Errors
     /// Those of the fork.
-    pub fn spawn(
-        &self,
-        cgroup: BorrowedFd<'_>,
-        outcome: &AtomicU64,
-        terms: &Terms,
-    ) -> Result<i32, Errno> {
+    pub fn spawn(&self, cgroup: BorrowedFd<'_>, outcome: &AtomicU64, terms: &Terms) -> Result<i32, Errno> {
         outcome.store(0, Ordering::Relaxed);
         match sys::fork_into(cgroup)? {
             Fork::Parent(pid) => Ok(pid),
@@ -232,9 +187,7 @@ fn is_pipe(fd: BorrowedFd<'_>, access: Access) -> bool {
 
 /// Reads a command from a sealed memfd of exactly `len` bytes.
 fn read_command(memfd: BorrowedFd<'_>, len: u32) -> Option<Command> {
-    let len = usize::try_from(len)
-        .ok()
-        .filter(|len| *len <= MAX_COMMAND)?;
+    let len = usize::try_from(len).ok().filter(|len| *len <= MAX_COMMAND)?;
     if !sys::sealed_against_writing(memfd) {
         return None;
     }
@@ -253,11 +206,7 @@ fn read_command(memfd: BorrowedFd<'_>, len: u32) -> Option<Command> {
 const CHILD_STEPS: [Step; 3] = [Step::Drop, Step::Chdir, Step::Exec];
 
 fn encode(refusal: Refusal) -> u64 {
-    let place = CHILD_STEPS
-        .iter()
-        .position(|step| *step == refusal.step)
-        .unwrap_or(0) as u64
-        + 1;
+    let place = CHILD_STEPS.iter().position(|step| *step == refusal.step).unwrap_or(0) as u64 + 1;
     place << 32 | u64::from(refusal.errno as u32)
 }
 
@@ -266,10 +215,7 @@ fn encode(refusal: Refusal) -> u64 {
 pub fn outcome_of(outcome: &AtomicU64) -> Option<Refusal> {
     let value = outcome.load(Ordering::Relaxed);
     let place = usize::try_from(value >> 32).ok()?.checked_sub(1)?;
-    Some(Refusal {
-        step: *CHILD_STEPS.get(place)?,
-        errno: value as u32 as i32,
-    })
+    Some(Refusal { step: *CHILD_STEPS.get(place)?, errno: value as u32 as i32 })
 }
 
 #[cfg(test)]
@@ -295,64 +241,25 @@ mod tests {
     #[test]
     fn a_request_is_as_the_protocol_says_or_refused() {
         assert!(accepted(command()));
-        assert!(accepted(Command {
-            env: vec![("A".into(), "=b=".into()), ("B".into(), String::new())],
-            ..command()
-        }));
-        assert!(!accepted(Command {
-            argv: vec![],
-            ..command()
-        }));
-        assert!(!accepted(Command {
-            argv: vec!["a\0b".into()],
-            ..command()
-        }));
-        assert!(!accepted(Command {
-            env: vec![("A=".into(), "b".into())],
-            ..command()
-        }));
-        assert!(!accepted(Command {
-            env: vec![(String::new(), "b".into())],
-            ..command()
-        }));
-        assert!(!accepted(Command {
-            env: vec![("A".into(), "b\0".into())],
-            ..command()
-        }));
+        assert!(accepted(Command { env: vec![("A".into(), "=b=".into()), ("B".into(), String::new())], ..command() }));
+        assert!(!accepted(Command { argv: vec![], ..command() }));
+        assert!(!accepted(Command { argv: vec!["a\0b".into()], ..command() }));
+        assert!(!accepted(Command { env: vec![("A=".into(), "b".into())], ..command() }));
+        assert!(!accepted(Command { env: vec![(String::new(), "b".into())], ..command() }));
+        assert!(!accepted(Command { env: vec![("A".into(), "b\0".into())], ..command() }));
         for cwd in ["", "tmp", "./", "/a\0"] {
-            assert!(
-                !accepted(Command {
-                    cwd: cwd.into(),
-                    ..command()
-                }),
-                "{cwd:?}"
-            );
+            assert!(!accepted(Command { cwd: cwd.into(), ..command() }), "{cwd:?}");
         }
         for id in [65_535, 65_536, u32::MAX] {
-            assert!(
-                !accepted(Command {
-                    uid: id,
-                    ..command()
-                }),
-                "uid {id}"
-            );
-            assert!(
-                !accepted(Command {
-                    gid: id,
-                    ..command()
-                }),
-                "gid {id}"
-            );
+            assert!(!accepted(Command { uid: id, ..command() }), "uid {id}");
+            assert!(!accepted(Command { gid: id, ..command() }), "gid {id}");
         }
     }
 
     #[test]
     fn a_childs_refusal_comes_home() {
         for step in CHILD_STEPS {
-            let refusal = Refusal {
-                step,
-                errno: libc::EACCES,
-            };
+            let refusal = Refusal { step, errno: libc::EACCES };
             assert_eq!(outcome_of(&AtomicU64::new(encode(refusal))), Some(refusal));
         }
         assert_eq!(outcome_of(&AtomicU64::new(0)), None);

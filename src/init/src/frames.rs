@@ -63,11 +63,7 @@ impl Connection {
     /// A new connection on `socket`, which does not block.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
-        Self {
-            socket,
-            queue: VecDeque::new(),
-            watched_for_writing: false,
-        }
+        Self { socket, queue: VecDeque::new(), watched_for_writing: false }
     }
 
     /// The socket, for watching.
@@ -91,9 +87,7 @@ impl Connection {
         }
         match buffer.get(..received.len) {
             None | Some([]) => Err(Lost::Gone),
-            Some(bytes) => decode(bytes)
-                .map(|message| Incoming::Message(message, received.fds))
-                .ok_or(Lost::Malformed),
+            Some(bytes) => decode(bytes).map(|message| Incoming::Message(message, received.fds)).ok_or(Lost::Malformed),
         }
     }
 
@@ -118,11 +112,7 @@ impl Connection {
         while let Some(next) = self.queue.front() {
             let sent = match &next.streams {
                 None => send(self.fd(), &next.bytes, &[]),
-                Some(streams) => send(
-                    self.fd(),
-                    &next.bytes,
-                    &[streams.out.as_fd(), streams.err.as_fd()],
-                ),
+                Some(streams) => send(self.fd(), &next.bytes, &[streams.out.as_fd(), streams.err.as_fd()]),
             };
             match sent {
                 Ok(()) => drop(self.queue.pop_front()),

@@ -40,15 +40,10 @@ fn main() -> ExitCode {
         [] => false,
         [only] if only == "--build" => true,
         _ => {
-            return fail(
-                "usage: sandbox-init [--build], with the control socket as descriptor 3 and the cgroup as 4",
-            );
+            return fail("usage: sandbox-init [--build], with the control socket as descriptor 3 and the cgroup as 4");
         }
     };
-    match setup::prepare(build)
-        .and_then(serve::Init::new)
-        .map(serve::Init::run)
-    {
+    match setup::prepare(build).and_then(serve::Init::new).map(serve::Init::run) {
         Ok(failure) | Err(failure) => fail(&failure.to_string()),
     }
 }

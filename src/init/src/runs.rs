@@ -65,20 +65,13 @@ impl Runs {
     /// An empty table for at most `capacity` runs, never more than [`MAX_RUNS`].
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self {
-            slots: Vec::new(),
-            capacity: capacity.min(MAX_RUNS),
-        }
+        Self { slots: Vec::new(), capacity: capacity.min(MAX_RUNS) }
     }
 
     /// A slot for one more; `None` if the table is full.
     #[must_use]
     pub fn free_slot(&self) -> Option<usize> {
-        let slot = self
-            .slots
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(self.slots.len());
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         (slot < self.capacity).then_some(slot)
     }
 
@@ -103,35 +96,25 @@ impl Runs {
 
     /// Every run with its slot.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Run)> {
-        self.slots
-            .iter()
-            .enumerate()
-            .filter_map(|(slot, run)| Some((slot, run.as_ref()?)))
+        self.slots.iter().enumerate().filter_map(|(slot, run)| Some((slot, run.as_ref()?)))
     }
 
     /// Where the run `id` is.
     #[must_use]
     pub fn find(&self, id: RunId) -> Option<usize> {
-        self.iter()
-            .find(|(_, run)| run.id == id)
-            .map(|(slot, _)| slot)
+        self.iter().find(|(_, run)| run.id == id).map(|(slot, _)| slot)
     }
 
     /// Where the run with main process `pid` is.
     #[must_use]
     pub fn find_pid(&self, pid: i32) -> Option<usize> {
-        self.iter()
-            .find(|(_, run)| run.pid == Some(pid))
-            .map(|(slot, _)| slot)
+        self.iter().find(|(_, run)| run.pid == Some(pid)).map(|(slot, _)| slot)
     }
 
     /// When the first of all timers is due.
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
-        self.iter()
-            .flat_map(|(_, run)| [run.kill_at, run.settle_at])
-            .flatten()
-            .min()
+        self.iter().flat_map(|(_, run)| [run.kill_at, run.settle_at]).flatten().min()
     }
 }
 
@@ -141,14 +124,7 @@ mod tests {
 
     fn run(number: u128, pid: i32) -> Run {
         let null = || std::fs::File::open("/dev/null").unwrap().into();
-        Run::started(
-            RunId::from_u128(number),
-            pid,
-            Streams {
-                out: null(),
-                err: null(),
-            },
-        )
+        Run::started(RunId::from_u128(number), pid, Streams { out: null(), err: null() })
     }
 
     #[test]
@@ -171,20 +147,8 @@ mod tests {
         assert_eq!(runs.next_timer(), None);
         let now = Instant::now();
         let later = now + std::time::Duration::from_secs(1);
-        runs.insert(
-            0,
-            Run {
-                kill_at: Some(later),
-                ..run(1, 10)
-            },
-        );
-        runs.insert(
-            1,
-            Run {
-                settle_at: Some(now),
-                ..run(2, 11)
-            },
-        );
+        runs.insert(0, Run { kill_at: Some(later), ..run(1, 10) });
+        runs.insert(1, Run { settle_at: Some(now), ..run(2, 11) });
         assert_eq!(runs.next_timer(), Some(now));
     }
 }

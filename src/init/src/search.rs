@@ -29,14 +29,7 @@ pub fn execute(arguments: &Strings, environment: &Strings, path: Option<&str>) -
             continue;
         };
         match sys::execute(candidate, arguments, environment) {
-            Errno(
-                libc::ENOENT
-                | libc::ENOTDIR
-                | libc::ENAMETOOLONG
-                | libc::ELOOP
-                | libc::ESTALE
-                | libc::ENODEV,
-            ) => {}
+            Errno(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP | libc::ESTALE | libc::ENODEV) => {}
             Errno(libc::EACCES) => denied = true,
             errno => return errno,
         }

@@ -53,28 +53,13 @@ impl Init {
     pub fn new(ready: Ready) -> Result<Self, Failed> {
         let epoll = Epoll::new().map_err(failed("make an epoll"))?;
         let signals = Signals::new().map_err(failed("make a signalfd"))?;
-        epoll
-            .add(ready.listener.as_fd(), Interest::Read, LISTENER)
-            .map_err(failed("watch the control socket"))?;
-        epoll
-            .add(signals.fd(), Interest::Read, SIGNALS)
-            .map_err(failed("watch signals"))?;
-        let outcomes =
-            SharedCells::new(wire::init::MAX_RUNS).map_err(failed("map shared memory"))?;
+        epoll.add(ready.listener.as_fd(), Interest::Read, LISTENER).map_err(failed("watch the control socket"))?;
+        epoll.add(signals.fd(), Interest::Read, SIGNALS).map_err(failed("watch signals"))?;
+        let outcomes = SharedCells::new(wire::init::MAX_RUNS).map_err(failed("map shared memory"))?;
         let runs = Runs::new(ready.capacity);
         let buffer = frames::buffer();
         let (connection, flush_at) = (None, None);
-        Ok(Self {
-            ready,
-            epoll,
-            signals,
-            connection,
-            buffer,
-            runs,
-            outcomes,
-            reaping: true,
-            flush_at,
-        })
+        Ok(Self { ready, epoll, signals, connection, buffer, runs, outcomes, reaping: true, flush_at })
     }
 
     /// Serves for ever; returns only if waiting itself fails.
@@ -106,12 +91,7 @@ impl Init {
         if self.reaping {
             return Some(Duration::ZERO);
         }
-        let next = self
-            .runs
-            .next_timer()
-            .into_iter()
-            .chain(self.flush_at)
-            .min()?;
+        let next = self.runs.next_timer().into_iter().chain(self.flush_at).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -124,11 +104,7 @@ impl Init {
         };
         self.disconnect();
         let connection = Connection::new(socket);
-        if self
-            .epoll
-            .add(connection.fd(), Interest::Read, CONNECTION)
-            .is_ok()
-        {
+        if self.epoll.add(connection.fd(), Interest::Read, CONNECTION).is_ok() {
             self.connection = Some(connection);
             self.tell(&FromInit::Ready { version: VERSION }, None);
         }
@@ -162,20 +138,13 @@ impl Init {
                     self.tell(&FromInit::Refused { run, step, errno }, None);
                 }
             }
-            ToInit::Stop { run, grace_ms } => {
-                self.stop(run, Duration::from_millis(grace_ms.into()))
-            }
+            ToInit::Stop { run, grace_ms } => self.stop(run, Duration::from_millis(grace_ms.into())),
             ToInit::Signal { run, signal } => self.signal(run, signal.into()),
             ToInit::List => self.list(),
         }
     }
 
-    fn start(
-        &mut self,
-        run: RunId,
-        command: CommandAt,
-        fds: Vec<std::os::fd::OwnedFd>,
-    ) -> Result<(), Refusal> {
+    fn start(&mut self, run: RunId, command: CommandAt, fds: Vec<std::os::fd::OwnedFd>) -> Result<(), Refusal> {
         if self.runs.find(run).is_some() {
             return Err(Refusal::request(libc::EEXIST));
         }
@@ -184,12 +153,10 @@ impl Init {
         let outcome = self.outcomes.get(slot).ok_or_else(full)?;
         let (request, streams) = Request::check(command, fds, &self.ready.terms)?;
         let cgroup = self.ready.commands.make(run).map_err(at(Step::Cgroup))?;
-        let pid = request
-            .spawn(cgroup.as_fd(), outcome, &self.ready.terms)
-            .map_err(|errno| {
-                let _ = self.ready.commands.remove(run);
-                at(Step::Fork)(errno)
-            })?;
+        let pid = request.spawn(cgroup.as_fd(), outcome, &self.ready.terms).map_err(|errno| {
+            let _ = self.ready.commands.remove(run);
+            at(Step::Fork)(errno)
+        })?;
         self.runs.insert(slot, Run::started(run, pid, streams));
         Ok(())
     }
@@ -202,11 +169,7 @@ impl Init {
             return;
         };
         let kill_at = Instant::now() + grace;
-        found.kill_at = Some(
-            found
-                .kill_at
-                .map_or(kill_at, |earlier| earlier.min(kill_at)),
-        );
+        found.kill_at = Some(found.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
         // With no grace the timers of this turn kill. Asking may fail: the kill does not depend on it.
         if !grace.is_zero() {
             let _ = self.ready.commands.terminate(run);
@@ -214,11 +177,7 @@ impl Init {
     }
 
     fn signal(&mut self, run: RunId, signal: i32) {
-        let main = self
-            .runs
-            .find(run)
-            .and_then(|slot| self.runs.get_mut(slot))
-            .and_then(|run| run.pid);
+        let main = self.runs.find(run).and_then(|slot| self.runs.get_mut(slot)).and_then(|run| run.pid);
         if let Some(pid) = main {
             // Fails for a number that is no signal; a process that has ended is there until it is reaped.
             let _ = sys::kill(pid, signal);
@@ -230,22 +189,9 @@ impl Init {
             .runs
             .iter()
             .filter(|(_, run)| !run.refused)
-            .map(|(_, run)| {
-                (
-                    FromInit::Listed {
-                        run: run.id,
-                        exited: run.exited,
-                    },
-                    Rc::clone(&run.streams),
-                )
-            })
+            .map(|(_, run)| (FromInit::Listed { run: run.id, exited: run.exited }, Rc::clone(&run.streams)))
             .collect();
-        self.tell(
-            &FromInit::Runs {
-                count: listed.len() as u32,
-            },
-            None,
-        );
+        self.tell(&FromInit::Runs { count: listed.len() as u32 }, None);
         for (message, streams) in listed {
             self.tell(&message, Some(streams));
         }
@@ -276,24 +222,10 @@ impl Init {
         if let Some(Refusal { step, errno }) = refusal {
             run.refused = true;
             self.settle(slot);
-            self.tell(
-                &FromInit::Refused {
-                    run: id,
-                    step,
-                    errno,
-                },
-                None,
-            );
+            self.tell(&FromInit::Refused { run: id, step, errno }, None);
         } else {
             run.exited = Some(status);
-            self.tell(
-                &FromInit::Exited {
-                    run: id,
-                    status,
-                    usage,
-                },
-                None,
-            );
+            self.tell(&FromInit::Exited { run: id, status, usage }, None);
             // On its way before the cgroup is removed.
             self.flush();
             self.settle(slot);
@@ -311,9 +243,7 @@ impl Init {
         }
         if run.events.is_none() {
             let watch = |events: &std::os::fd::OwnedFd| {
-                self.epoll
-                    .add(events.as_fd(), Interest::Change, FIRST_RUN + slot as Token)
-                    .is_ok()
+                self.epoll.add(events.as_fd(), Interest::Change, FIRST_RUN + slot as Token).is_ok()
             };
             run.events = self.ready.commands.events(run.id).ok().filter(watch);
         }
@@ -341,12 +271,8 @@ impl Init {
     fn timers(&mut self) {
         let now = Instant::now();
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        let slots: Vec<usize> = self
-            .runs
-            .iter()
-            .filter(|(_, run)| due(run.kill_at) || due(run.settle_at))
-            .map(|(slot, _)| slot)
-            .collect();
+        let slots: Vec<usize> =
+            self.runs.iter().filter(|(_, run)| due(run.kill_at) || due(run.settle_at)).map(|(slot, _)| slot).collect();
         for slot in slots {
             let Some(run) = self.runs.get_mut(slot) else {
                 continue;
@@ -391,17 +317,9 @@ impl Init {
         if wants_write == connection.watched_for_writing {
             return;
         }
-        let interest = if wants_write {
-            Interest::ReadWrite
-        } else {
-            Interest::Read
-        };
+        let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
         connection.watched_for_writing = wants_write;
-        if self
-            .epoll
-            .change(connection.fd(), interest, CONNECTION)
-            .is_err()
-        {
+        if self.epoll.change(connection.fd(), interest, CONNECTION).is_err() {
             self.disconnect();
         }
     }

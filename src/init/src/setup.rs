@@ -17,13 +17,7 @@ pub const INIT_ID: u32 = 65_535;
 /// Capabilities that the init keeps, of those that its launcher must start it with (as user 0 of the sandbox's
 /// user namespace; with `CAP_NET_ADMIN` beside them it brings the loopback interface up):
 /// to make commands other users, to end theirs, and to write cgroup files that belong to user 0.
-const KEPT: [&str; 5] = [
-    "CAP_SETUID",
-    "CAP_SETGID",
-    "CAP_SETPCAP",
-    "CAP_KILL",
-    "CAP_DAC_OVERRIDE",
-];
+const KEPT: [&str; 5] = ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL", "CAP_DAC_OVERRIDE"];
 /// And for builds, beside [`BUILD_CAPABILITIES`]: to install filters without `no_new_privs`.
 const KEPT_FOR_BUILDS: [&str; 1] = ["CAP_SYS_ADMIN"];
 
@@ -85,53 +79,34 @@ pub fn prepare(build: bool) -> Result<Ready, Failed> {
     seccomp::confine().map_err(failed("install the seccomp filters"))?;
     // Last, so that whoever holds the other end of standard error reads why the start failed.
     null_streams()?;
-    let capacity =
-        usize::try_from(own.saturating_sub(FILES_RESERVED) / FILES_PER_RUN).unwrap_or(usize::MAX);
-    Ok(Ready {
-        listener,
-        commands,
-        terms: Terms { build, files },
-        capacity,
-    })
+    let capacity = usize::try_from(own.saturating_sub(FILES_RESERVED) / FILES_PER_RUN).unwrap_or(usize::MAX);
+    Ok(Ready { listener, commands, terms: Terms { build, files }, capacity })
 }
 
 /// The two that were given, and no other but the streams.
 fn descriptors() -> Result<(OwnedFd, Commands), Failed> {
     sys::close_from(5).map_err(failed("close inherited descriptors"))?;
-    let listener =
-        sys::inherited(LISTENER_FD).map_err(failed("take the control socket, descriptor 3"))?;
+    let listener = sys::inherited(LISTENER_FD).map_err(failed("take the control socket, descriptor 3"))?;
     let cgroup = sys::inherited(CGROUP_FD).map_err(failed("take the cgroup, descriptor 4"))?;
     if sys::kind(listener.as_fd()) != Ok(Kind::Socket) {
-        return Err(failed("take the control socket, descriptor 3")(Errno(
-            libc::ENOTSOCK,
-        )));
+        return Err(failed("take the control socket, descriptor 3")(Errno(libc::ENOTSOCK)));
     }
-    sys::set_nonblocking(listener.as_fd())
-        .map_err(failed("make the control socket non-blocking"))?;
+    sys::set_nonblocking(listener.as_fd()).map_err(failed("make the control socket non-blocking"))?;
     let commands = Commands::new(cgroup).map_err(failed("read the cgroup, descriptor 4"))?;
     Ok((listener, commands))
 }
 
 fn null_streams() -> Result<(), Failed> {
-    for (fd, flags) in [
-        (0, libc::O_RDONLY),
-        (1, libc::O_WRONLY),
-        (2, libc::O_WRONLY),
-    ] {
+    for (fd, flags) in [(0, libc::O_RDONLY), (1, libc::O_WRONLY), (2, libc::O_WRONLY)] {
         let null = sys::open_path(c"/dev/null", flags).map_err(failed("open /dev/null"))?;
-        sys::duplicate_onto(null.as_fd(), fd)
-            .map_err(failed("put /dev/null in place of a stream"))?;
+        sys::duplicate_onto(null.as_fd(), fd).map_err(failed("put /dev/null in place of a stream"))?;
     }
     Ok(())
 }
 
 fn drop_privilege(build: bool) -> Result<(), Failed> {
     let step = failed("drop privilege");
-    let granted = if build {
-        Capabilities::named(&BUILD_CAPABILITIES)
-    } else {
-        Capabilities::NONE
-    };
+    let granted = if build { Capabilities::named(&BUILD_CAPABILITIES) } else { Capabilities::NONE };
     let mut kept = Capabilities::named(&KEPT).with(granted);
     if build {
         kept = kept.with(Capabilities::named(&KEPT_FOR_BUILDS));
@@ -147,9 +122,5 @@ fn drop_privilege(build: bool) -> Result<(), Failed> {
     // user, and looking into memory takes more than that: every capability that the init has.
     sys::set_dumpable(true).map_err(&step)?;
     // In a build set-uid programs work.
-    if build {
-        Ok(())
-    } else {
-        sys::no_new_privileges().map_err(&step)
-    }
+    if build { Ok(()) } else { sys::no_new_privileges().map_err(&step) }
 }

@@ -50,27 +50,10 @@ impl Epoll {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    fn control(
-        &self,
-        operation: i32,
-        fd: BorrowedFd<'_>,
-        interest: Interest,
-        token: Token,
-    ) -> Result<()> {
-        let mut event = libc::epoll_event {
-            events: interest.events(),
-            u64: token,
-        };
+    fn control(&self, operation: i32, fd: BorrowedFd<'_>, interest: Interest, token: Token) -> Result<()> {
+        let mut event = libc::epoll_event { events: interest.events(), u64: token };
         // SAFETY: `event` lives for the duration of the call.
-        check(unsafe {
-            libc::epoll_ctl(
-                self.0.as_raw_fd(),
-                operation,
-                fd.as_raw_fd(),
-                &raw mut event,
-            )
-        })
-        .map(drop)
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event) }).map(drop)
     }
 
     /// Watches `fd` as `token`.
@@ -103,24 +86,12 @@ impl Epoll {
     /// # Errors
     /// Those of epoll_wait(2).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Token>> {
-        let millis = timeout.map_or(-1, |t| {
-            i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
-        });
+        let millis = timeout.map_or(-1, |t| i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_EVENTS];
         // SAFETY: `events` is valid for writing of MAX_EVENTS events.
-        let count = check(unsafe {
-            libc::epoll_wait(
-                self.0.as_raw_fd(),
-                events.as_mut_ptr(),
-                MAX_EVENTS as i32,
-                millis,
-            )
-        })?;
-        Ok(events
-            .iter()
-            .take(count as usize)
-            .map(|event| event.u64)
-            .collect())
+        let count =
+            check(unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MAX_EVENTS as i32, millis) })?;
+        Ok(events.iter().take(count as usize).map(|event| event.u64).collect())
     }
 }
 
@@ -142,9 +113,7 @@ impl Signals {
             set
         };
         // SAFETY: `set` lives for the duration of the call.
-        let fd = check(unsafe {
-            libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
-        })?;
+        let fd = check(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
         // SAFETY: a new descriptor, ours alone.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
@@ -167,16 +136,7 @@ fn set_mask(mask: u64) -> Result<()> {
     let size = size_of::<u64>();
     let old = ptr::null_mut::<u64>();
     // SAFETY: `mask` is of the size given and lives; no old set is asked for.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const mask,
-            old,
-            size,
-        )
-    })
-    .map(drop)
+    check(unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, old, size) }).map(drop)
 }
 
 /// Blocks every signal and gives each its default action, so that children need only [`unblock_signals`].

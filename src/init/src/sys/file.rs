@@ -95,11 +95,7 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
 /// Those of fcntl(2).
 pub fn clear_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
     let flags = flags(fd)?;
-    if flags & libc::O_NONBLOCK == 0 {
-        Ok(())
-    } else {
-        set_flags(fd, flags & !libc::O_NONBLOCK)
-    }
+    if flags & libc::O_NONBLOCK == 0 { Ok(()) } else { set_flags(fd, flags & !libc::O_NONBLOCK) }
 }
 
 /// Whether `fd` is a memfd whose content is sealed, memfd_create(2).
@@ -131,9 +127,7 @@ pub fn close_from(first: u32) -> Result<()> {
 
 fn open(dir: RawFd, path: &CStr, flags: i32) -> Result<OwnedFd> {
     // SAFETY: `path` is a string that ends with NUL.
-    let fd = check(unsafe {
-        libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY)
-    })?;
+    let fd = check(unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY) })?;
     // SAFETY: a new descriptor, ours alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -192,14 +186,7 @@ pub fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize> {
 pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: usize) -> Result<usize> {
     let offset = i64::try_from(offset).map_err(|_| Errno(libc::EOVERFLOW))?;
     // SAFETY: `buffer` is valid for writing of its length.
-    count(unsafe {
-        libc::pread(
-            fd.as_raw_fd(),
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-            offset,
-        )
-    })
+    count(unsafe { libc::pread(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), offset) })
 }
 
 /// Writes `bytes` at once.
@@ -208,13 +195,8 @@ pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: usize) -> Result<u
 /// Those of write(2), `EIO` if not all was taken.
 pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
     // SAFETY: `bytes` is valid for reading of its length.
-    let written =
-        count(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })?;
-    if written == bytes.len() {
-        Ok(())
-    } else {
-        Err(Errno(libc::EIO))
-    }
+    let written = count(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })?;
+    if written == bytes.len() { Ok(()) } else { Err(Errno(libc::EIO)) }
 }
 
 /// Makes `path` the working directory, chdir(2).

@@ -50,12 +50,7 @@ impl Capabilities {
     /// The capabilities of these names; a name that [`NAMES`] lacks is left out.
     #[must_use]
     pub fn named(names: &[&str]) -> Self {
-        let bit = |name: &&str| {
-            NAMES
-                .iter()
-                .position(|known| known == name)
-                .map_or(0, |number| 1 << number)
-        };
+        let bit = |name: &&str| NAMES.iter().position(|known| known == name).map_or(0, |number| 1 << number);
         Self(names.iter().map(bit).fold(0, |set, bit| set | bit))
     }
 
@@ -95,12 +90,7 @@ pub fn drop_bounding(keep: Capabilities) -> Result<()> {
 /// # Errors
 /// Those of prctl(2).
 pub fn clear_ambient() -> Result<()> {
-    prctl(
-        libc::PR_CAP_AMBIENT,
-        libc::PR_CAP_AMBIENT_CLEAR_ALL as u64,
-        0,
-    )
-    .map(drop)
+    prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64, 0).map(drop)
 }
 
 /// Keeps permitted capabilities over the next change from user 0 to another.
@@ -129,15 +119,8 @@ pub fn set_capabilities(set: Capabilities) -> Result<()> {
         inheritable: u32,
     }
     // _LINUX_CAPABILITY_VERSION_3 of <linux/capability.h>: two words for each set.
-    let header = Header {
-        version: 0x2008_0522,
-        pid: 0,
-    };
-    let word = |bits: u64| Data {
-        effective: bits as u32,
-        permitted: bits as u32,
-        inheritable: 0,
-    };
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let word = |bits: u64| Data { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
     let data = [word(set.0), word(set.0 >> 32)];
     // SAFETY: header and data have the layout that this version stands for, and live.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
@@ -180,10 +163,7 @@ pub fn no_new_privileges() -> Result<()> {
 /// `EACCES` without both [`no_new_privileges`] and `CAP_SYS_ADMIN`; else those of seccomp(2).
 pub fn install_filter(program: &'static [libc::sock_filter]) -> Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| Errno(libc::EINVAL))?;
-    let program = libc::sock_fprog {
-        len,
-        filter: program.as_ptr().cast_mut(),
-    };
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
     let mode = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: the kernel copies the program, whose length is right, and writes nothing.
     check(unsafe { libc::syscall(libc::SYS_seccomp, mode, 0_u32, &raw const program) }).map(drop)
@@ -194,10 +174,7 @@ pub fn install_filter(program: &'static [libc::sock_filter]) -> Result<()> {
 /// # Errors
 /// Those of getrlimit(2).
 pub fn file_limits() -> Result<(u64, u64)> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
     Ok((limit.rlim_cur, limit.rlim_max))
@@ -208,10 +185,7 @@ pub fn file_limits() -> Result<(u64, u64)> {
 /// # Errors
 /// Those of setrlimit(2).
 pub fn set_file_limits((soft, hard): (u64, u64)) -> Result<()> {
-    let limit = libc::rlimit {
-        rlim_cur: soft,
-        rlim_max: hard,
-    };
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: `limit` lives for the duration of the call.
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(drop)
 }
@@ -223,18 +197,12 @@ mod tests {
     #[test]
     fn names_have_the_kernels_numbers() {
         assert_eq!(Capabilities::named(&["CAP_CHOWN"]).0, 1);
-        assert_eq!(
-            Capabilities::named(&["CAP_SYS_ADMIN", "CAP_SETFCAP"]).0,
-            1 << 21 | 1 << 31
-        );
+        assert_eq!(Capabilities::named(&["CAP_SYS_ADMIN", "CAP_SETFCAP"]).0, 1 << 21 | 1 << 31);
     }
 
     #[test]
     fn every_build_capability_is_known() {
         let set = Capabilities::named(&wire::init::BUILD_CAPABILITIES);
-        assert_eq!(
-            set.0.count_ones() as usize,
-            wire::init::BUILD_CAPABILITIES.len()
-        );
+        assert_eq!(set.0.count_ones() as usize, wire::init::BUILD_CAPABILITIES.len());
     }
 }

@@ -40,9 +40,7 @@ pub fn fork_into(cgroup: BorrowedFd<'_>) -> Result<Fork> {
     // has one thread, so the child finds no lock held by another.
     match check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of_val(&args)) })? {
         0 => Ok(Fork::Child),
-        pid => i32::try_from(pid)
-            .map(Fork::Parent)
-            .map_err(|_| Errno(libc::EIO)),
+        pid => i32::try_from(pid).map(Fork::Parent).map_err(|_| Errno(libc::EIO)),
     }
 }
 
@@ -58,10 +56,7 @@ impl Strings {
     /// An empty list with room for `bytes` bytes, NULs included.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
-        Self {
-            block: Vec::with_capacity(bytes),
-            ..Self::default()
-        }
+        Self { block: Vec::with_capacity(bytes), ..Self::default() }
     }
 
     /// Appends the string made of these parts; `None`, if one holds a NUL.
@@ -71,9 +66,7 @@ impl Strings {
             return None;
         }
         self.starts.push(self.block.len());
-        parts
-            .iter()
-            .for_each(|part| self.block.extend_from_slice(part.as_bytes()));
+        parts.iter().for_each(|part| self.block.extend_from_slice(part.as_bytes()));
         self.block.push(0);
         self.pointers.clear();
         Some(())
@@ -88,12 +81,7 @@ impl Strings {
     /// Makes the list of pointers that [`execute`] hands to the kernel; before a fork, because it allocates.
     pub fn finish(&mut self) {
         let base = self.block.as_ptr().cast::<c_char>();
-        self.pointers = self
-            .starts
-            .iter()
-            .map(|start| base.wrapping_add(*start))
-            .chain([ptr::null()])
-            .collect();
+        self.pointers = self.starts.iter().map(|start| base.wrapping_add(*start)).chain([ptr::null()]).collect();
     }
 }
 
@@ -105,13 +93,7 @@ pub fn execute(path: &CStr, arguments: &Strings, environment: &Strings) -> Errno
     }
     // SAFETY: all three end with NUL; each pointer leads to a string that ends with NUL in the block
     // of its list, which has not changed since `finish` (`push` clears the pointers).
-    unsafe {
-        libc::execve(
-            path.as_ptr(),
-            arguments.pointers.as_ptr(),
-            environment.pointers.as_ptr(),
-        )
-    };
+    unsafe { libc::execve(path.as_ptr(), arguments.pointers.as_ptr(), environment.pointers.as_ptr()) };
     Errno::last()
 }
 
@@ -174,20 +156,12 @@ pub fn wait_any() -> Option<Reaped> {
         true => Status::Code(libc::WEXITSTATUS(status) as u8),
         false => Status::Signal(libc::WTERMSIG(status) as u8),
     };
-    Some(Reaped {
-        pid,
-        status,
-        usage: usage_of(&usage),
-    })
+    Some(Reaped { pid, status, usage: usage_of(&usage) })
 }
 
 fn usage_of(usage: &libc::rusage) -> Usage {
     let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    Usage {
-        user_us: micros(usage.ru_utime),
-        system_us: micros(usage.ru_stime),
-        max_rss_kib: usage.ru_maxrss as u64,
-    }
+    Usage { user_us: micros(usage.ru_utime), system_us: micros(usage.ru_stime), max_rss_kib: usage.ru_maxrss as u64 }
 }
 
 /// Numbers that a child can set before it executes and the init reads: memory shared over fork.
@@ -203,10 +177,7 @@ impl SharedCells {
     /// Those of mmap(2).
     pub fn new(count: usize) -> Result<Self> {
         let size = count * size_of::<AtomicU64>();
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-        );
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {

@@ -29,14 +29,7 @@ pub struct Received {
 pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no address is asked for, so both pointers may be null.
-    let fd = check(unsafe {
-        libc::accept4(
-            listener.as_raw_fd(),
-            ptr::null_mut(),
-            ptr::null_mut(),
-            flags,
-        )
-    })?;
+    let fd = check(unsafe { libc::accept4(listener.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), flags) })?;
     // SAFETY: a new descriptor, ours alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -47,10 +40,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd> {
 /// `EAGAIN` if there is none, else those of recvmsg(2).
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received> {
     let mut control = [0_u64; CONTROL_WORDS];
-    let mut part = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: a msghdr of zeroes is a valid, empty one.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = &raw mut part;
@@ -63,11 +53,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received> {
     let truncated = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
     // SAFETY: the kernel has just filled in `message`, whose control buffer is still alive.
     let fds = unsafe { take_descriptors(&message) };
-    Ok(Received {
-        len: usize::try_from(len).map_err(|_| Errno(libc::EIO))?,
-        fds,
-        truncated,
-    })
+    Ok(Received { len: usize::try_from(len).map_err(|_| Errno(libc::EIO))?, fds, truncated })
 }
 
 /// Owns the descriptors that came with `message`.
@@ -82,12 +68,9 @@ unsafe fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
         while !header.is_null() {
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header);
-                let bytes =
-                    ((*header).cmsg_len as usize).saturating_sub(data as usize - header as usize);
+                let bytes = ((*header).cmsg_len as usize).saturating_sub(data as usize - header as usize);
                 for i in 0..bytes / size_of::<RawFd>() {
-                    fds.push(OwnedFd::from_raw_fd(
-                        data.cast::<RawFd>().add(i).read_unaligned(),
-                    ));
+                    fds.push(OwnedFd::from_raw_fd(data.cast::<RawFd>().add(i).read_unaligned()));
                 }
             }
             header = libc::CMSG_NXTHDR(message, header);
@@ -103,10 +86,7 @@ unsafe fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
 /// else those of sendmsg(2).
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
     let mut control = [0_u64; CONTROL_WORDS];
-    let mut part = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: a msghdr of zeroes is a valid, empty one.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = &raw mut part;
@@ -142,8 +122,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Res
 /// `EPERM` where the namespace is not ours to configure, `ENODEV` where it has none.
 pub fn loopback_up() -> Result<()> {
     // SAFETY: socket takes numbers.
-    let fd =
-        check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: a new descriptor, ours alone.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: an ifreq of zeroes is a valid, empty one.
@@ -152,17 +131,9 @@ pub fn loopback_up() -> Result<()> {
     request.ifr_name[1] = b'o' as libc::c_char;
     // SAFETY: both calls take an ifreq, which lives; the first fills in the flags that the second reads.
     unsafe {
-        check(libc::ioctl(
-            socket.as_raw_fd(),
-            libc::SIOCGIFFLAGS as _,
-            &raw mut request,
-        ))?;
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &raw mut request))?;
         request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
-        check(libc::ioctl(
-            socket.as_raw_fd(),
-            libc::SIOCSIFFLAGS as _,
-            &raw mut request,
-        ))?;
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw mut request))?;
     }
     Ok(())
 }

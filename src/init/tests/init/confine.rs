@@ -15,38 +15,18 @@ fn first(value: u64) -> [u64; 6] {
 
 /// System calls to try, with arguments that do no harm where they are let through.
 pub fn table() -> Vec<(&'static str, i64, [u64; 6])> {
-    golden()
-        .into_iter()
-        .map(|(name, number, args, _)| (name, number, args))
-        .collect()
+    golden().into_iter().map(|(name, number, args, _)| (name, number, args)).collect()
 }
 
 /// Each with the errno that a command without privilege gets.
 fn golden() -> Vec<(&'static str, i64, [u64; 6], i32)> {
     let eperm = |name, number| (name, number, NONE, libc::EPERM);
-    let clone = |name, flag: i32| {
-        (
-            name,
-            libc::SYS_clone,
-            first(flag as u64 | libc::SIGCHLD as u64),
-            libc::EPERM,
-        )
-    };
+    let clone = |name, flag: i32| (name, libc::SYS_clone, first(flag as u64 | libc::SIGCHLD as u64), libc::EPERM);
     let socket = |name, family: i32, errno| {
-        (
-            name,
-            libc::SYS_socket,
-            [family as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0],
-            errno,
-        )
+        (name, libc::SYS_socket, [family as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0], errno)
     };
     let mut table = vec![
-        (
-            "unshare",
-            libc::SYS_unshare,
-            first(libc::CLONE_NEWUSER as u64),
-            libc::EPERM,
-        ),
+        ("unshare", libc::SYS_unshare, first(libc::CLONE_NEWUSER as u64), libc::EPERM),
         eperm("unshare nothing", libc::SYS_unshare),
         eperm("setns", libc::SYS_setns),
         clone("clone user", libc::CLONE_NEWUSER),
@@ -103,18 +83,8 @@ fn golden() -> Vec<(&'static str, i64, [u64; 6], i32)> {
         eperm("sethostname", libc::SYS_sethostname),
         eperm("setdomainname", libc::SYS_setdomainname),
         eperm("vhangup", libc::SYS_vhangup),
-        (
-            "personality query",
-            libc::SYS_personality,
-            first(0xffff_ffff),
-            0,
-        ),
-        (
-            "personality no randomisation",
-            libc::SYS_personality,
-            first(0x004_0000),
-            libc::EPERM,
-        ),
+        ("personality query", libc::SYS_personality, first(0xffff_ffff), 0),
+        ("personality no randomisation", libc::SYS_personality, first(0x004_0000), libc::EPERM),
         socket("socket unix", libc::AF_UNIX, 0),
         socket("socket inet", libc::AF_INET, 0),
         socket("socket inet6", libc::AF_INET6, 0),
@@ -122,12 +92,7 @@ fn golden() -> Vec<(&'static str, i64, [u64; 6], i32)> {
         socket("socket alg", libc::AF_ALG, libc::EPERM),
         socket("socket packet", libc::AF_PACKET, libc::EPERM),
         socket("socket bluetooth", libc::AF_BLUETOOTH, libc::EPERM),
-        (
-            "socketpair tipc",
-            libc::SYS_socketpair,
-            first(libc::AF_TIPC as u64),
-            libc::EPERM,
-        ),
+        ("socketpair tipc", libc::SYS_socketpair, first(libc::AF_TIPC as u64), libc::EPERM),
         // Allowed by the filter: the kernel itself answers.
         ("close", libc::SYS_close, first(NEVER), libc::EBADF),
         ("chroot", libc::SYS_chroot, NONE, libc::EFAULT),
@@ -147,10 +112,7 @@ fn golden() -> Vec<(&'static str, i64, [u64; 6], i32)> {
 
 fn probed(out: &str) -> BTreeMap<String, String> {
     let lines = out.lines().filter_map(|line| line.strip_prefix("probe "));
-    lines
-        .map(|line| line.rsplit_once(['=', ' ']).unwrap())
-        .map(|(name, errno)| (name.into(), errno.into()))
-        .collect()
+    lines.map(|line| line.rsplit_once(['=', ' ']).unwrap()).map(|(name, errno)| (name.into(), errno.into())).collect()
 }
 
 #[test]
@@ -160,21 +122,10 @@ fn system_calls_are_refused_as_promised() {
     let found = probed(&done.out);
     let wrong: Vec<_> = golden()
         .iter()
-        .map(|(name, _, _, errno)| {
-            (
-                *name,
-                errno.to_string(),
-                found.get(*name).cloned().unwrap_or_default(),
-            )
-        })
+        .map(|(name, _, _, errno)| (*name, errno.to_string(), found.get(*name).cloned().unwrap_or_default()))
         .filter(|(_, expected, found)| expected != found)
         .collect();
-    assert!(
-        wrong.is_empty(),
-        "name, expected, found: {wrong:?}\n{}{}",
-        done.out,
-        done.err
-    );
+    assert!(wrong.is_empty(), "name, expected, found: {wrong:?}\n{}{}", done.out, done.err);
 }
 
 #[test]
@@ -194,15 +145,9 @@ fn commands_have_no_privilege_and_cannot_gain_any() {
         (show.uid, show.gid) = (uid, uid);
         let status = sandbox.output(show).out;
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-            assert!(
-                status.contains(&format!("{set}:\t0000000000000000\n")),
-                "{uid}: {status}"
-            );
+            assert!(status.contains(&format!("{set}:\t0000000000000000\n")), "{uid}: {status}");
         }
-        assert!(
-            status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"),
-            "{status}"
-        );
+        assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
         assert!(status.contains("Seccomp_filters:\t3\n"), "{status}");
     }
 }
@@ -216,24 +161,12 @@ fn commands_cannot_reach_the_init() {
         let done = sandbox.output(probe);
         let found = probed(&done.out);
         for what in ["kill", "stop", "limits", "nice", "affinity", "io priority"] {
-            assert_eq!(
-                found[what],
-                libc::EPERM.to_string(),
-                "{what} as {uid}: {found:?}"
-            );
+            assert_eq!(found[what], libc::EPERM.to_string(), "{what} as {uid}: {found:?}");
         }
         for what in ["mem", "environ", "maps", "fd", "root", "cwd", "exe"] {
-            assert_eq!(
-                found[what],
-                libc::EACCES.to_string(),
-                "{what} as {uid}: {found:?}"
-            );
+            assert_eq!(found[what], libc::EACCES.to_string(), "{what} as {uid}: {found:?}");
         }
-        assert_eq!(
-            found["oom_score_adj"],
-            libc::EACCES.to_string(),
-            "{found:?}"
-        );
+        assert_eq!(found["oom_score_adj"], libc::EACCES.to_string(), "{found:?}");
     }
     assert_eq!(sandbox.sh("echo on").out, "on\n");
 }
@@ -241,9 +174,7 @@ fn commands_cannot_reach_the_init() {
 #[test]
 fn loopback_is_up_and_the_only_interface() {
     let mut sandbox = Sandbox::new();
-    let out = sandbox
-        .sh("cut -d: -f1 /proc/net/dev | tail -n +3 | tr -d ' '")
-        .out;
+    let out = sandbox.sh("cut -d: -f1 /proc/net/dev | tail -n +3 | tr -d ' '").out;
     assert!(out.split_whitespace().any(|name| name == "lo"), "{out}");
     let script = "import socket; s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); print('met')";
     let done = sandbox.output(command(&["/usr/bin/python3", "-c", script]));
@@ -251,12 +182,7 @@ fn loopback_is_up_and_the_only_interface() {
 }
 
 fn build(argv: &[&str]) -> Command {
-    Command {
-        privilege: Privilege::Build,
-        uid: 0,
-        gid: 0,
-        ..command(argv)
-    }
+    Command { privilege: Privilege::Build, uid: 0, gid: 0, ..command(argv) }
 }
 
 #[test]
@@ -265,46 +191,20 @@ fn build_steps_own_files_and_nothing_more() {
     let home = sandbox.home();
     let status = sandbox.output(build(&["cat", "/proc/self/status"])).out;
     // The numbers of wire's BUILD_CAPABILITIES.
-    let set = [0, 1, 3, 4, 5, 6, 7, 8, 18, 27, 31]
-        .iter()
-        .fold(0_u64, |set, bit| set | 1 << bit);
+    let set = [0, 1, 3, 4, 5, 6, 7, 8, 18, 27, 31].iter().fold(0_u64, |set, bit| set | 1 << bit);
     for name in ["CapPrm", "CapEff", "CapBnd"] {
-        assert!(
-            status.contains(&format!("{name}:\t{set:016x}\n")),
-            "{status}"
-        );
+        assert!(status.contains(&format!("{name}:\t{set:016x}\n")), "{status}");
     }
-    assert!(
-        status.contains("NoNewPrivs:\t0\n") && status.contains("Seccomp:\t2\n"),
-        "{status}"
-    );
+    assert!(status.contains("NoNewPrivs:\t0\n") && status.contains("Seccomp:\t2\n"), "{status}");
     let script = format!(
         "cd {} && touch f && chown 10001:33 f && stat -c %u:%g f && chmod 4755 f && /usr/sbin/chroot / id -u",
         home.display()
     );
     let done = sandbox.output(build(&["sh", "-c", &script]));
     assert_eq!(done.out, "10001:33\n0\n", "{}", done.err);
-    let found = probed(
-        &sandbox
-            .output(Command {
-                privilege: Privilege::Build,
-                uid: 0,
-                gid: 0,
-                ..sandbox.probe("calls")
-            })
-            .out,
-    );
-    for name in [
-        "unshare",
-        "setns",
-        "mount",
-        "clone user",
-        "bpf",
-        "keyctl",
-        "ptrace",
-        "io_uring_setup",
-        "reboot",
-    ] {
+    let found =
+        probed(&sandbox.output(Command { privilege: Privilege::Build, uid: 0, gid: 0, ..sandbox.probe("calls") }).out);
+    for name in ["unshare", "setns", "mount", "clone user", "bpf", "keyctl", "ptrace", "io_uring_setup", "reboot"] {
         assert_eq!(found[name], libc::EPERM.to_string(), "{name}");
     }
     assert_eq!(found["clone3"], libc::ENOSYS.to_string());
@@ -317,13 +217,7 @@ fn a_command_without_privilege_in_a_build_has_none() {
     (show.uid, show.gid) = (0, 0);
     let status = sandbox.output(show).out;
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-        assert!(
-            status.contains(&format!("{set}:\t0000000000000000\n")),
-            "{status}"
-        );
+        assert!(status.contains(&format!("{set}:\t0000000000000000\n")), "{status}");
     }
-    assert!(
-        status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"),
-        "{status}"
-    );
+    assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
 }

@@ -13,9 +13,7 @@ fn a_new_connection_finds_the_runs_and_their_streams() {
     let script = "sleep 1000 & echo one; echo two >&2";
     let run = sandbox.client.run(command(&["sh", "-c", script]));
     sandbox.client.exited(run.id);
-    let mut live = sandbox
-        .client
-        .run(command(&["sh", "-c", "echo up; exec sleep 1000"]));
+    let mut live = sandbox.client.run(command(&["sh", "-c", "echo up; exec sleep 1000"]));
     assert_eq!(live.line(), "up");
     let (id, live_id) = (run.id, live.id);
     // As if this process had died: every descriptor of it is closed.
@@ -26,9 +24,7 @@ fn a_new_connection_finds_the_runs_and_their_streams() {
     let mut found = std::collections::HashMap::new();
     for _ in 0..2 {
         let (message, fds) = sandbox.client.receive().unwrap();
-        let FromInit::Listed { run, exited } = message else {
-            panic!("{message:?}")
-        };
+        let FromInit::Listed { run, exited } = message else { panic!("{message:?}") };
         assert_eq!(fds.len(), 2);
         found.insert(run, (exited, fds));
     }
@@ -41,13 +37,7 @@ fn a_new_connection_finds_the_runs_and_their_streams() {
     assert_eq!(&buffer[..4], b"two\n");
     assert_eq!(found[&live_id].0, None);
     // And it is the one that is told from now on.
-    sandbox.client.send(
-        &ToInit::Stop {
-            run: id,
-            grace_ms: 0,
-        },
-        &[],
-    );
+    sandbox.client.send(&ToInit::Stop { run: id, grace_ms: 0 }, &[]);
     assert_eq!(sandbox.client.message(), FromInit::Emptied { run: id });
 }
 
@@ -65,9 +55,7 @@ fn no_pipe_breaks_while_nobody_reads() {
 #[test]
 fn the_old_connection_ends_when_a_new_one_comes() {
     let mut sandbox = Sandbox::new();
-    let old = Client {
-        socket: sandbox.client.socket.try_clone().unwrap(),
-    };
+    let old = Client { socket: sandbox.client.socket.try_clone().unwrap() };
     sandbox.reconnect();
     assert!(old.receive().is_none());
     assert_eq!(sandbox.sh("echo on").out, "on\n");
@@ -76,9 +64,7 @@ fn the_old_connection_ends_when_a_new_one_comes() {
 #[test]
 fn what_is_no_message_ends_the_connection_and_nothing_else() {
     let mut sandbox = Sandbox::new();
-    let mut live = sandbox
-        .client
-        .run(command(&["sh", "-c", "echo up; exec sleep 1000"]));
+    let mut live = sandbox.client.run(command(&["sh", "-c", "echo up; exec sleep 1000"]));
     assert_eq!(live.line(), "up");
     let list = postcard::to_allocvec(&ToInit::List).unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
@@ -111,9 +97,7 @@ fn noise_never_ends_the_init() {
     for _ in 0..300 {
         let mut bytes = [0; 40];
         for byte in &mut bytes {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             *byte = (state >> 40) as u8;
         }
         bytes[0] %= 5;
@@ -130,9 +114,7 @@ fn noise_never_ends_the_init() {
 fn a_peer_that_does_not_read_is_dropped_and_the_next_one_served() {
     let mut sandbox = Sandbox::new();
     // Each list is answered by two messages at least; none is read.
-    let mut live = sandbox
-        .client
-        .run(command(&["sh", "-c", "echo up; exec sleep 1000"]));
+    let mut live = sandbox.client.run(command(&["sh", "-c", "echo up; exec sleep 1000"]));
     assert_eq!(live.line(), "up");
     let list = postcard::to_allocvec(&ToInit::List).unwrap();
     let dropped = (0..50_000).any(|_| sandbox.client.send_bytes(&list, &[]).is_err());
@@ -146,24 +128,12 @@ fn a_peer_that_does_not_read_is_dropped_and_the_next_one_served() {
 fn a_name_in_use_is_refused_and_free_again_afterwards() {
     let mut sandbox = Sandbox::new();
     let id = RunId::from_u128(42);
-    let mut first = sandbox
-        .client
-        .run_as(id, command(&["sh", "-c", "echo up; exec sleep 1000"]));
+    let mut first = sandbox.client.run_as(id, command(&["sh", "-c", "echo up; exec sleep 1000"]));
     assert_eq!(first.line(), "up");
     let _second = sandbox.client.run_as(id, command(&["true"]));
-    let refused = FromInit::Refused {
-        run: id,
-        step: wire::init::Step::Request,
-        errno: libc::EEXIST,
-    };
+    let refused = FromInit::Refused { run: id, step: wire::init::Step::Request, errno: libc::EEXIST };
     assert_eq!(sandbox.client.message(), refused);
-    sandbox.client.send(
-        &ToInit::Stop {
-            run: id,
-            grace_ms: 0,
-        },
-        &[],
-    );
+    sandbox.client.send(&ToInit::Stop { run: id, grace_ms: 0 }, &[]);
     sandbox.client.emptied(id);
     let _third = sandbox.client.run_as(id, command(&["true"]));
     sandbox.client.emptied(id);

@@ -13,9 +13,7 @@ fn stop(sandbox: &Sandbox, run: wire::id::RunId, grace_ms: u32) {
 #[test]
 fn a_background_child_outlives_the_command() {
     let sandbox = Sandbox::new();
-    let mut run = sandbox
-        .client
-        .run(command(&["sh", "-c", "sleep 1000 & echo started"]));
+    let mut run = sandbox.client.run(command(&["sh", "-c", "sleep 1000 & echo started"]));
     assert_eq!(run.line(), "started");
     assert_eq!(sandbox.client.exited(run.id), Status::Code(0));
     assert_eq!(sandbox.cgroups(), [run.id.to_string()]);
@@ -27,9 +25,7 @@ fn a_background_child_outlives_the_command() {
 #[test]
 fn a_background_child_that_ends_by_itself_empties_the_run() {
     let mut sandbox = Sandbox::new();
-    let run = sandbox
-        .client
-        .run(command(&["sh", "-c", "(sleep 0.2; sleep 0.2) & exit 3"]));
+    let run = sandbox.client.run(command(&["sh", "-c", "(sleep 0.2; sleep 0.2) & exit 3"]));
     assert_eq!(sandbox.client.exited(run.id), Status::Code(3));
     assert_eq!(sandbox.client.message(), FromInit::Emptied { run: run.id });
     assert_eq!(sandbox.cgroups(), Vec::<String>::new());
@@ -39,24 +35,18 @@ fn a_background_child_that_ends_by_itself_empties_the_run() {
 #[test]
 fn daemons_that_hide_are_stopped_with_their_run_alone() {
     let sandbox = Sandbox::new();
-    let script = "for i in 1 2 3; do setsid sh -c 'trap \"\" TERM HUP; setsid sleep 1000 & echo up; sleep 1000' & done; wait";
+    let script =
+        "for i in 1 2 3; do setsid sh -c 'trap \"\" TERM HUP; setsid sleep 1000 & echo up; sleep 1000' & done; wait";
     let mut run = sandbox.client.run(command(&["sh", "-c", script]));
-    let mut other = sandbox
-        .client
-        .run(command(&["sh", "-c", "echo up; sleep 1; echo alive"]));
+    let mut other = sandbox.client.run(command(&["sh", "-c", "echo up; sleep 1; echo alive"]));
     for line in [run.line(), run.line(), run.line(), other.line()] {
         assert_eq!(line, "up");
     }
     let before = Instant::now();
     stop(&sandbox, run.id, 100);
-    sandbox
-        .client
-        .until(|message| *message == FromInit::Emptied { run: run.id });
+    sandbox.client.until(|message| *message == FromInit::Emptied { run: run.id });
     let took = before.elapsed();
-    assert!(
-        took > Duration::from_millis(90) && took < Duration::from_secs(5),
-        "{took:?}"
-    );
+    assert!(took > Duration::from_millis(90) && took < Duration::from_secs(5), "{took:?}");
     assert_eq!(other.line(), "alive");
     sandbox.client.emptied(other.id);
 }
@@ -76,11 +66,7 @@ fn stop_asks_before_it_kills() {
 #[test]
 fn a_second_stop_can_only_hasten_the_end() {
     let sandbox = Sandbox::new();
-    let mut run = sandbox.client.run(command(&[
-        "sh",
-        "-c",
-        "trap '' TERM; echo up; while :; do sleep 0.05; done",
-    ]));
+    let mut run = sandbox.client.run(command(&["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"]));
     assert_eq!(run.line(), "up");
     stop(&sandbox, run.id, 600_000);
     stop(&sandbox, run.id, 0);
@@ -97,11 +83,7 @@ fn a_second_stop_can_only_hasten_the_end() {
 #[test]
 fn a_stopped_process_is_ended_too() {
     let sandbox = Sandbox::new();
-    let mut run = sandbox.client.run(command(&[
-        "sh",
-        "-c",
-        "trap '' TERM; echo up; kill -STOP $$",
-    ]));
+    let mut run = sandbox.client.run(command(&["sh", "-c", "trap '' TERM; echo up; kill -STOP $$"]));
     assert_eq!(run.line(), "up");
     stop(&sandbox, run.id, 50);
     assert_eq!(sandbox.client.exited(run.id), Status::Signal(9));
@@ -110,20 +92,11 @@ fn a_stopped_process_is_ended_too() {
 #[test]
 fn a_signal_reaches_the_main_process() {
     let sandbox = Sandbox::new();
-    let mut run = sandbox.client.run(command(&[
-        "sh",
-        "-c",
-        "trap 'exit 9' INT; echo up; while :; do sleep 0.02; done",
-    ]));
+    let mut run =
+        sandbox.client.run(command(&["sh", "-c", "trap 'exit 9' INT; echo up; while :; do sleep 0.02; done"]));
     assert_eq!(run.line(), "up");
     for signal in [0, 200, 2] {
-        sandbox.client.send(
-            &ToInit::Signal {
-                run: run.id,
-                signal,
-            },
-            &[],
-        );
+        sandbox.client.send(&ToInit::Signal { run: run.id, signal }, &[]);
     }
     assert_eq!(sandbox.client.exited(run.id), Status::Code(9));
 }
@@ -139,11 +112,7 @@ fn a_fork_bomb_is_stopped() {
     let before = Instant::now();
     stop(&sandbox, run.id, 100);
     sandbox.client.emptied(run.id);
-    assert!(
-        before.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        before.elapsed()
-    );
+    assert!(before.elapsed() < Duration::from_secs(10), "{:?}", before.elapsed());
     assert_eq!(sandbox.cgroups(), Vec::<String>::new());
 }
 
@@ -180,16 +149,8 @@ fn a_thousand_runs_leave_no_cgroup_and_no_zombie() {
 #[test]
 fn many_runs_at_once_each_have_their_own_end() {
     let sandbox = Sandbox::new();
-    let mut runs: Vec<_> = (0..100_u8)
-        .map(|i| {
-            (
-                i,
-                sandbox
-                    .client
-                    .run(command(&["sh", "-c", &format!("echo {i}; exit {i}")])),
-            )
-        })
-        .collect();
+    let mut runs: Vec<_> =
+        (0..100_u8).map(|i| (i, sandbox.client.run(command(&["sh", "-c", &format!("echo {i}; exit {i}")])))).collect();
     let mut codes = std::collections::HashMap::new();
     let mut emptied = 0;
     let before = Instant::now();

@@ -9,8 +9,7 @@ use wire::init::{Command, CommandAt, FromInit, MAX_COMMAND, MAX_FRAME, MAX_RUNS,
 use crate::sandbox::{Sandbox, command};
 
 fn memfd(bytes: &[u8], seals: SealFlags) -> OwnedFd {
-    let fd = rustix::fs::memfd_create("command", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .unwrap();
+    let fd = rustix::fs::memfd_create("command", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     let mut written = 0;
     while written < bytes.len() {
         written += rustix::io::write(&fd, &bytes[written..]).unwrap();
@@ -22,13 +21,8 @@ fn memfd(bytes: &[u8], seals: SealFlags) -> OwnedFd {
 fn in_memfd(command: &Command) -> (CommandAt, OwnedFd) {
     let bytes = postcard::to_allocvec(command).unwrap();
     (
-        CommandAt::Memfd {
-            len: bytes.len() as u32,
-        },
-        memfd(
-            &bytes,
-            SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW,
-        ),
+        CommandAt::Memfd { len: bytes.len() as u32 },
+        memfd(&bytes, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW),
     )
 }
 
@@ -36,14 +30,9 @@ fn in_memfd(command: &Command) -> (CommandAt, OwnedFd) {
 fn a_long_command_travels_in_a_memfd() {
     let sandbox = Sandbox::new();
     let parts: Vec<String> = (0..10).map(|i| i.to_string().repeat(100_000)).collect();
-    let argv = ["printf", "%s"]
-        .into_iter()
-        .chain(parts.iter().map(String::as_str))
-        .collect::<Vec<_>>();
+    let argv = ["printf", "%s"].into_iter().chain(parts.iter().map(String::as_str)).collect::<Vec<_>>();
     let (at, memfd) = in_memfd(&command(&argv));
-    let mut run = sandbox
-        .client
-        .run_at(RunId::from_u128(1), at, Some(memfd.as_fd()));
+    let mut run = sandbox.client.run_at(RunId::from_u128(1), at, Some(memfd.as_fd()));
     assert!(run.read_all().0 == parts.concat());
     sandbox.client.emptied(run.id);
 }
@@ -52,17 +41,8 @@ fn a_long_command_travels_in_a_memfd() {
 fn what_execve_finds_too_long_is_its_own_refusal() {
     let sandbox = Sandbox::new();
     let (at, memfd) = in_memfd(&command(&["true", &"x".repeat(200_000)]));
-    let run = sandbox
-        .client
-        .run_at(RunId::from_u128(1), at, Some(memfd.as_fd()));
-    assert_eq!(
-        sandbox.client.message(),
-        FromInit::Refused {
-            run: run.id,
-            step: Step::Exec,
-            errno: libc::E2BIG
-        }
-    );
+    let run = sandbox.client.run_at(RunId::from_u128(1), at, Some(memfd.as_fd()));
+    assert_eq!(sandbox.client.message(), FromInit::Refused { run: run.id, step: Step::Exec, errno: libc::E2BIG });
 }
 
 #[test]
@@ -86,19 +66,11 @@ fn a_memfd_must_be_one_sealed_and_as_long_as_it_says() {
         (CommandAt::Inline(command(&["true"])), Some(&sealed)),
     ];
     for (at, fd) in wrong {
-        let run = sandbox
-            .client
-            .run_at(RunId::from_u128(1), at.clone(), fd.map(AsFd::as_fd));
-        let refused = FromInit::Refused {
-            run: run.id,
-            step: Step::Request,
-            errno: libc::EINVAL,
-        };
+        let run = sandbox.client.run_at(RunId::from_u128(1), at.clone(), fd.map(AsFd::as_fd));
+        let refused = FromInit::Refused { run: run.id, step: Step::Request, errno: libc::EINVAL };
         assert_eq!(sandbox.client.message(), refused, "{at:?}");
     }
-    let run = sandbox
-        .client
-        .run_at(RunId::from_u128(1), at(len), Some(sealed.as_fd()));
+    let run = sandbox.client.run_at(RunId::from_u128(1), at(len), Some(sealed.as_fd()));
     sandbox.client.emptied(run.id);
 }
 
@@ -116,20 +88,10 @@ fn descriptors_must_be_pipes_the_right_way_round() {
         &[&out_r; 4],
     ];
     let run = RunId::from_u128(1);
-    let message = ToInit::Run {
-        run,
-        command: CommandAt::Inline(command(&["true"])),
-    };
+    let message = ToInit::Run { run, command: CommandAt::Inline(command(&["true"])) };
     for fds in wrong {
-        sandbox.client.send(
-            &message,
-            &fds.iter().map(|fd| fd.as_fd()).collect::<Vec<_>>(),
-        );
-        let refused = FromInit::Refused {
-            run,
-            step: Step::Request,
-            errno: libc::EINVAL,
-        };
+        sandbox.client.send(&message, &fds.iter().map(|fd| fd.as_fd()).collect::<Vec<_>>());
+        let refused = FromInit::Refused { run, step: Step::Request, errno: libc::EINVAL };
         assert_eq!(sandbox.client.message(), refused, "{fds:?}");
     }
 }
@@ -137,20 +99,12 @@ fn descriptors_must_be_pipes_the_right_way_round() {
 #[test]
 fn a_command_gets_blocking_streams_whatever_it_is_sent() {
     let sandbox = Sandbox::new();
-    let (out_r, out_w) = rustix::pipe::pipe_with(
-        rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
-    )
-    .unwrap();
+    let (out_r, out_w) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     let run = RunId::from_u128(1);
     let long = "dd if=/dev/zero bs=1000000 count=1 status=none";
-    let message = ToInit::Run {
-        run,
-        command: CommandAt::Inline(command(&["sh", "-c", long])),
-    };
-    sandbox.client.send(
-        &message,
-        &[out_r.as_fd(), out_w.as_fd(), out_r.as_fd(), out_w.as_fd()],
-    );
+    let message = ToInit::Run { run, command: CommandAt::Inline(command(&["sh", "-c", long])) };
+    sandbox.client.send(&message, &[out_r.as_fd(), out_w.as_fd(), out_r.as_fd(), out_w.as_fd()]);
     drop(out_w);
     let mut total = 0;
     let mut buffer = vec![0; 100_000];
@@ -158,9 +112,7 @@ fn a_command_gets_blocking_streams_whatever_it_is_sent() {
         match rustix::io::read(&out_r, &mut buffer) {
             Ok(0) => break,
             Ok(len) => total += len,
-            Err(rustix::io::Errno::AGAIN) => {
-                std::thread::sleep(std::time::Duration::from_millis(1))
-            }
+            Err(rustix::io::Errno::AGAIN) => std::thread::sleep(std::time::Duration::from_millis(1)),
             Err(errno) => panic!("{errno}"),
         }
     }
@@ -172,36 +124,20 @@ fn more_runs_than_the_table_holds_are_refused_and_the_rest_is_listed() {
     let mut sandbox = Sandbox::new();
     let mut runs: Vec<RunId> = Vec::new();
     for number in 0..MAX_RUNS as u128 {
-        let run = sandbox
-            .client
-            .run_as(RunId::from_u128(number), command(&["sleep", "1000"]));
+        let run = sandbox.client.run_as(RunId::from_u128(number), command(&["sleep", "1000"]));
         runs.push(run.id);
     }
-    assert_eq!(
-        sandbox.refusal(command(&["true"])),
-        (Step::Request, libc::EAGAIN)
-    );
+    assert_eq!(sandbox.refusal(command(&["true"])), (Step::Request, libc::EAGAIN));
     sandbox.reconnect();
     sandbox.client.send(&ToInit::List, &[]);
-    assert_eq!(
-        sandbox.client.message(),
-        FromInit::Runs {
-            count: MAX_RUNS as u32
-        }
-    );
+    assert_eq!(sandbox.client.message(), FromInit::Runs { count: MAX_RUNS as u32 });
     for _ in 0..MAX_RUNS {
         let (message, fds) = sandbox.client.receive().unwrap();
         assert!(matches!(message, FromInit::Listed { exited: None, .. }));
         assert_eq!(fds.len(), 2);
     }
     for run in &runs {
-        sandbox.client.send(
-            &ToInit::Stop {
-                run: *run,
-                grace_ms: 0,
-            },
-            &[],
-        );
+        sandbox.client.send(&ToInit::Stop { run: *run, grace_ms: 0 }, &[]);
     }
     let mut emptied = 0;
     while emptied < runs.len() {

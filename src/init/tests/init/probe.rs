@@ -38,32 +38,15 @@ fn reach() {
         ("kill", libc::SYS_kill, [1, 9, 0, 0, 0, 0]),
         ("stop", libc::SYS_kill, [1, 19, 0, 0, 0, 0]),
         // No new limit, no old limit: only the permission is asked.
-        (
-            "limits",
-            libc::SYS_prlimit64,
-            [1, libc::RLIMIT_NOFILE as u64, 0, 0, 0, 0],
-        ),
+        ("limits", libc::SYS_prlimit64, [1, libc::RLIMIT_NOFILE as u64, 0, 0, 0, 0]),
         ("nice", libc::SYS_setpriority, [0, 1, 19, 0, 0, 0]),
         ("affinity", libc::SYS_sched_setaffinity, [1, 0, 0, 0, 0, 0]),
-        (
-            "io priority",
-            libc::SYS_ioprio_set,
-            [1, 1, 3 << 13, 0, 0, 0],
-        ),
+        ("io priority", libc::SYS_ioprio_set, [1, 1, 3 << 13, 0, 0, 0]),
     ];
     for (name, number, args) in tries {
         say(&format!("{name}={}", raw(number, args)));
     }
-    for file in [
-        "mem",
-        "environ",
-        "maps",
-        "fd",
-        "root",
-        "cwd",
-        "exe",
-        "oom_score_adj",
-    ] {
+    for file in ["mem", "environ", "maps", "fd", "root", "cwd", "exe", "oom_score_adj"] {
         let path = format!("/proc/1/{file}");
         let answer = match file {
             "fd" => std::fs::read_dir(path).map(drop),
@@ -71,10 +54,7 @@ fn reach() {
             "oom_score_adj" => std::fs::write(path, "1000"),
             _ => std::fs::read(path).map(drop),
         };
-        say(&format!(
-            "{file}={}",
-            answer.err().and_then(|e| e.raw_os_error()).unwrap_or(0)
-        ));
+        say(&format!("{file}={}", answer.err().and_then(|e| e.raw_os_error()).unwrap_or(0)));
     }
 }
 

@@ -12,8 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::{
-    self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SocketAddrUnix, SocketFlags,
-    SocketType,
+    self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SocketAddrUnix, SocketFlags, SocketType,
 };
 use wire::id::RunId;
 use wire::init::{Command, CommandAt, FromInit, MAX_FRAME, Privilege, Status, Step, ToInit, Usage};
@@ -33,10 +32,7 @@ static SERIAL: AtomicU32 = AtomicU32::new(0);
 /// Where cgroup v2 is mounted.
 fn cgroup_mount() -> PathBuf {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = mounts
-        .lines()
-        .find(|line| line.contains(" - cgroup2 "))
-        .expect("cgroup v2 is mounted");
+    let line = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("cgroup v2 is mounted");
     PathBuf::from(line.split(' ').nth(4).unwrap())
 }
 
@@ -57,16 +53,11 @@ impl Sandbox {
     pub fn start(build: bool) -> Self {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let base = 0x6000_0000 + (std::process::id() % 1000 * 16 + serial % 16) * 65_536;
-        let dir = tempfile::Builder::new()
-            .prefix("sandbox-init-")
-            .tempdir()
-            .unwrap();
+        let dir = tempfile::Builder::new().prefix("sandbox-init-").tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let built = std::env::var_os("SANDBOX_INIT")
-            .map_or(env!("CARGO_BIN_EXE_sandbox-init").into(), PathBuf::from);
+        let built = std::env::var_os("SANDBOX_INIT").map_or(env!("CARGO_BIN_EXE_sandbox-init").into(), PathBuf::from);
         install(&built, &dir.path().join("init"));
-        let cgroup =
-            cgroup_mount().join(format!("sandbox-init-test-{}-{serial}", std::process::id()));
+        let cgroup = cgroup_mount().join(format!("sandbox-init-test-{}-{serial}", std::process::id()));
         for name in ["", "init", "commands"] {
             fs::create_dir(cgroup.join(name)).unwrap();
         }
@@ -76,13 +67,7 @@ impl Sandbox {
         let socket = dir.path().join("init.sock");
         let pid = launch(&cgroup, &listen(&socket), dir.path(), base, build);
         let client = Client::connect(&socket);
-        Self {
-            dir,
-            cgroup,
-            client,
-            base,
-            pid,
-        }
+        Self { dir, cgroup, client, base, pid }
     }
 
     /// One more connection; the init drops the one before.
@@ -96,13 +81,7 @@ impl Sandbox {
         if !path.exists() {
             install(&std::env::current_exe().unwrap(), &path);
         }
-        let argv = [
-            path.to_str().unwrap(),
-            "--exact",
-            "probe::probe",
-            "--nocapture",
-            "--test-threads=1",
-        ];
+        let argv = [path.to_str().unwrap(), "--exact", "probe::probe", "--nocapture", "--test-threads=1"];
         let mut command = command(&argv);
         command.env.push(("PROBE".into(), what.into()));
         command
@@ -120,13 +99,8 @@ impl Sandbox {
 
     /// Names of the cgroups of commands.
     pub fn cgroups(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.cgroup.join("commands"))
-            .unwrap()
-            .map(Result::unwrap);
-        entries
-            .filter(|e| e.file_type().unwrap().is_dir())
-            .map(|e| e.file_name().into_string().unwrap())
-            .collect()
+        let entries = fs::read_dir(self.cgroup.join("commands")).unwrap().map(Result::unwrap);
+        entries.filter(|e| e.file_type().unwrap().is_dir()).map(|e| e.file_name().into_string().unwrap()).collect()
     }
 
     /// Runs to the end: both `Exited` and `Emptied`.
@@ -134,19 +108,10 @@ impl Sandbox {
         let mut run = self.client.run(command);
         let (out, err) = run.read_all();
         match self.client.message() {
-            FromInit::Exited {
-                run: id,
-                status,
-                usage,
-            } => {
+            FromInit::Exited { run: id, status, usage } => {
                 assert_eq!(id, run.id);
                 assert_eq!(self.client.message(), FromInit::Emptied { run: id });
-                Done {
-                    code: status.exit_code(),
-                    out,
-                    err,
-                    usage,
-                }
+                Done { code: status.exit_code(), out, err, usage }
             }
             other => panic!("{other:?} instead of Exited; {err}"),
         }
@@ -159,24 +124,15 @@ impl Sandbox {
     /// What memory the init takes.
     pub fn memory(&self) -> String {
         let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid)).unwrap();
-        let lines = rollup
-            .lines()
-            .filter(|line| line.starts_with("Rss") || line.starts_with("Private"));
-        lines
-            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-            .collect::<Vec<_>>()
-            .join(", ")
+        let lines = rollup.lines().filter(|line| line.starts_with("Rss") || line.starts_with("Private"));
+        lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(", ")
     }
 
     /// Why a command is refused.
     pub fn refusal(&mut self, command: Command) -> (Step, i32) {
         let run = self.client.run(command);
         match self.client.message() {
-            FromInit::Refused {
-                run: id,
-                step,
-                errno,
-            } if id == run.id => (step, errno),
+            FromInit::Refused { run: id, step, errno } if id == run.id => (step, errno),
             other => panic!("{other:?} instead of Refused"),
         }
     }
@@ -188,16 +144,10 @@ impl Drop for Sandbox {
         sys::wait(self.pid);
         let names: Vec<_> = self.cgroups();
         let deadline = Instant::now() + PATIENCE;
-        for dir in names.iter().map(|name| format!("commands/{name}")).chain([
-            "commands".into(),
-            "init".into(),
-            ".".into(),
-        ]) {
-            let dir = if dir == "." {
-                self.cgroup.clone()
-            } else {
-                self.cgroup.join(dir)
-            };
+        for dir in
+            names.iter().map(|name| format!("commands/{name}")).chain(["commands".into(), "init".into(), ".".into()])
+        {
+            let dir = if dir == "." { self.cgroup.clone() } else { self.cgroup.join(dir) };
             while fs::remove_dir(&dir).is_err() && dir.exists() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -212,13 +162,7 @@ fn install(from: &Path, to: &Path) {
 }
 
 fn listen(path: &Path) -> OwnedFd {
-    let socket = net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     net::listen(&socket, 16).unwrap();
     socket
@@ -236,8 +180,7 @@ fn launch(cgroup: &Path, listener: &OwnedFd, dir: &Path, base: u32, build: bool)
         argv.push(c"--build".as_ptr());
     }
     argv.push(std::ptr::null());
-    let (mapped_read, mapped_write) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let (mapped_read, mapped_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let mapped_read = high(mapped_read.as_fd());
     let own = File::open(cgroup.join("init")).unwrap();
     let commands = high(File::open(cgroup.join("commands")).unwrap().as_fd());
@@ -294,10 +237,7 @@ impl Started {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         self.out.read_to_end(&mut out).unwrap();
         self.err.read_to_end(&mut err).unwrap();
-        (
-            String::from_utf8_lossy(&out).into_owned(),
-            String::from_utf8_lossy(&err).into_owned(),
-        )
+        (String::from_utf8_lossy(&out).into_owned(), String::from_utf8_lossy(&err).into_owned())
     }
 
     /// Reads standard output as far as the first newline.
@@ -319,25 +259,13 @@ pub struct Client {
 impl Client {
     pub fn connect(path: &Path) -> Self {
         let client = Self::connect_only(path);
-        assert_eq!(
-            client.message(),
-            FromInit::Ready {
-                version: wire::init::VERSION
-            }
-        );
+        assert_eq!(client.message(), FromInit::Ready { version: wire::init::VERSION });
         client
     }
 
     pub fn connect_only(path: &Path) -> Self {
-        let socket = net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
-        net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(PATIENCE))
-            .unwrap();
+        let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
         net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
         Self { socket }
     }
@@ -346,17 +274,11 @@ impl Client {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
-        net::sendmsg(
-            &self.socket,
-            &[IoSlice::new(bytes)],
-            &mut control,
-            net::SendFlags::NOSIGNAL,
-        )
+        net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, net::SendFlags::NOSIGNAL)
     }
 
     pub fn send(&self, message: &ToInit, fds: &[BorrowedFd<'_>]) {
-        self.send_bytes(&postcard::to_allocvec(message).unwrap(), fds)
-            .unwrap();
+        self.send_bytes(&postcard::to_allocvec(message).unwrap(), fds).unwrap();
     }
 
     pub fn receive(&self) -> Option<(FromInit, Vec<OwnedFd>)> {
@@ -366,12 +288,7 @@ impl Client {
         let flags = net::RecvFlags::CMSG_CLOEXEC;
         // A call with a timeout is not restarted when a signal, even an ignored one, interrupts it.
         let received = rustix::io::retry_on_intr(|| {
-            net::recvmsg(
-                &self.socket,
-                &mut [IoSliceMut::new(&mut buffer)],
-                &mut control,
-                flags,
-            )
+            net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
         });
         let len = match received {
             Ok(received) => received.bytes,
@@ -427,10 +344,6 @@ impl Client {
         let mut fds = vec![out.0.as_fd(), out.1.as_fd(), err.0.as_fd(), err.1.as_fd()];
         fds.extend(memfd);
         self.send(&ToInit::Run { run: id, command }, &fds);
-        Started {
-            id,
-            out: out.0.into(),
-            err: err.0.into(),
-        }
+        Started { id, out: out.0.into(), err: err.0.into() }
     }
 }

@@ -25,15 +25,9 @@ fn median(mut each: impl FnMut()) -> Duration {
 fn a_run_costs_little_over_a_bare_start() {
     let before = Instant::now();
     let sandbox = Sandbox::new();
-    println!(
-        "sandbox with its namespaces ready in {:?}",
-        before.elapsed()
-    );
+    println!("sandbox with its namespaces ready in {:?}", before.elapsed());
     let bare = median(|| {
-        let output = Program::new("/usr/bin/true")
-            .env_clear()
-            .stdin(Stdio::null())
-            .output();
+        let output = Program::new("/usr/bin/true").env_clear().stdin(Stdio::null()).output();
         assert!(output.unwrap().status.success());
     });
     let exited = median(|| {

@@ -51,20 +51,9 @@ unsafe fn become_init(start: &Start<'_>) -> ! {
         let ok = mapped
             && libc::syscall(libc::SYS_setresgid, 0, 0, 0) == 0
             && libc::syscall(libc::SYS_setresuid, 0, 0, 0) == 0
-            && libc::mount(
-                c"none".as_ptr(),
-                c"/".as_ptr(),
-                null.cast(),
-                libc::MS_REC | libc::MS_PRIVATE,
-                null.cast(),
-            ) == 0
-            && libc::mount(
-                c"proc".as_ptr(),
-                c"/proc".as_ptr(),
-                c"proc".as_ptr(),
-                0,
-                null.cast(),
-            ) == 0
+            && libc::mount(c"none".as_ptr(), c"/".as_ptr(), null.cast(), libc::MS_REC | libc::MS_PRIVATE, null.cast())
+                == 0
+            && libc::mount(c"proc".as_ptr(), c"/proc".as_ptr(), c"proc".as_ptr(), 0, null.cast()) == 0
             && libc::dup2(start.listener, 3) == 3
             && libc::dup2(start.commands, 4) == 4;
         if ok {
@@ -87,11 +76,7 @@ pub fn raw(number: i64, args: [u64; 6]) -> i32 {
     let [a, b, c, d, e, f] = args;
     // SAFETY: the probe passes no pointer that the kernel could write through: all are null, small or invalid.
     let answer = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if answer == -1 {
-        io::Error::last_os_error().raw_os_error().unwrap()
-    } else {
-        0
-    }
+    if answer == -1 { io::Error::last_os_error().raw_os_error().unwrap() } else { 0 }
 }
 
 /// Ends the process without returning to the test harness.
