@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | [`api`] | HTTP: routes, tokens, validation, statuses | SQLite, the launcher |
 //! | [`session`] | admission, state, the sandbox's life, commands | HTTP |
+//! | [`archive`] | workspaces that sessions left behind, looked at without a sandbox | HTTP, sessions |
+//! | [`document`] | text of PDFs and thumbnails, each in a child process | where they come from |
 //! | [`image`] | pulls, bootstraps and builds root file systems | sessions |
 //! | [`catalog`] | the runtimes that are offered | images |
 //! | [`files`] | files of a workspace, off the host | sessions, sandboxes |
@@ -15,9 +17,11 @@
 //! | [`dev`] | starts launcher and service for development | |
 
 mod api;
+mod archive;
 mod catalog;
 mod config;
 mod dev;
+mod document;
 mod files;
 mod image;
 mod operations;
@@ -47,14 +51,24 @@ struct Args {
 enum Command {
     /// Start launcher and service together in the foreground, for development and tests.
     Dev(dev::Args),
+    /// Read one hostile document on standard input, confined; the service starts this itself.
+    #[command(hide = true)]
+    Document {
+        /// What to do with it.
+        task: document::Task,
+    },
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(Command::Document { task }) = args.command {
+        return document::main(task);
+    }
     let filter = EnvFilter::try_from_env("SANDBOXD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let result = match args.command {
         Some(Command::Dev(dev)) => dev::run(dev).map_err(|error| chain(&error)),
+        Some(Command::Document { task }) => return document::main(task),
         None => serve::run(args.config.as_deref()).map_err(|error| chain(&error)),
     };
     match result {

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{Html, IntoResponse, Response};
 use utoipa::OpenApi;
 
-use super::{files, operations, policy, run, service, sessions};
+use super::{files, operations, policy, run, service, sessions, workspaces};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -16,6 +16,7 @@ use super::{files, operations, policy, run, service, sessions};
         service::index, service::healthz, service::doctor, service::images, policy::get_policy, policy::put_policy, openapi_json, docs,
         sessions::create, sessions::list, sessions::get, sessions::delete, operations::events, operations::list, run::run, run::stop,
         files::read, files::write, files::stat, files::list, files::realpath, files::mkdir, files::remove,
+        workspaces::list, workspaces::trees, workspaces::ls, workspaces::tree, workspaces::read, workspaces::read_bytes, workspaces::files,
     )
 )]
 struct Description;

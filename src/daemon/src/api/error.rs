@@ -5,6 +5,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use wire::api::{Detail, ErrorBody, Invalid, PathError};
 
+use super::workspaces;
+use crate::archive::ArchiveError;
 use crate::files::FileError;
 use crate::session::{PolicyError, SessionError};
 use crate::store::StoreError;
@@ -32,6 +34,8 @@ pub enum ApiError {
     Session(SessionError),
     /// A file's matter.
     File(FileError),
+    /// A stored workspace's matter.
+    Archive(ArchiveError),
 }
 
 impl From<SessionError> for ApiError {
@@ -50,6 +54,12 @@ impl From<PolicyError> for ApiError {
                 Self::Invalid(vec![Invalid { loc, msg: reason, kind: "value_error".to_owned() }])
             }
         }
+    }
+}
+
+impl From<ArchiveError> for ApiError {
+    fn from(error: ArchiveError) -> Self {
+        Self::Archive(error)
     }
 }
 
@@ -88,6 +98,7 @@ impl ApiError {
             Self::Policy(error) => (StatusCode::BAD_REQUEST, Detail::Message(error.to_string())),
             Self::Session(error) => (session_status(&error), Detail::Message(error.to_string())),
             Self::File(error) => file(&error),
+            Self::Archive(error) => (workspaces::status(&error), Detail::Message(error.to_string())),
         }
     }
 }
@@ -130,6 +141,7 @@ fn failure(error: &ApiError) -> String {
     let source: Option<&dyn std::error::Error> = match error {
         ApiError::Session(error) => Some(error),
         ApiError::File(error) => Some(error),
+        ApiError::Archive(error) => Some(error),
         ApiError::Unauthorized
         | ApiError::Invalid(_)
         | ApiError::TooLarge(_)

@@ -15,6 +15,7 @@ mod run;
 mod service;
 mod sessions;
 mod stream;
+mod workspaces;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,6 +31,7 @@ use wire::api::{DoctorReport, ImageInfo, REQUEST_ID_HEADER};
 
 pub use error::ApiError;
 
+use crate::archive::Archive;
 use crate::operations::Log;
 use crate::session::Registry;
 
@@ -37,6 +39,8 @@ use crate::session::Registry;
 pub struct App {
     /// Sessions.
     pub registry: Arc<Registry>,
+    /// What sessions left behind.
+    pub archive: Archive,
     /// What was done.
     pub operations: Arc<Log>,
     /// This installation in the session ids that are derived from keys.
@@ -82,6 +86,13 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/sessions/{session_id}/files/realpath", post(files::realpath))
         .route("/sessions/{session_id}/files/mkdir", post(files::mkdir))
         .route("/sessions/{session_id}/files/remove", post(files::remove))
+        .route("/workspaces", get(workspaces::list))
+        .route("/workspaces/trees", post(workspaces::trees))
+        .route("/workspaces/{session_id}/ls", post(workspaces::ls))
+        .route("/workspaces/{session_id}/tree", post(workspaces::tree))
+        .route("/workspaces/{session_id}/read", post(workspaces::read))
+        .route("/workspaces/{session_id}/read_bytes", post(workspaces::read_bytes))
+        .route("/workspaces/{session_id}/files", post(workspaces::files))
         .fallback(|| async { ApiError::NoRoute.into_response() })
         .method_not_allowed_fallback(|| async { ApiError::MethodNotAllowed.into_response() })
         // Each handler bounds its own body, and says so in its own words.

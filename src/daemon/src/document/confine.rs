@@ -47,7 +47,6 @@ pub(super) fn confine() -> Result<(), String> {
     let limits = [
         (Resource::Cpu, CPU_SECONDS),
         (Resource::As, MEMORY),
-        (Resource::Stack, STACK),
         (Resource::Fsize, 0),
         (Resource::Core, 0),
         (Resource::Nofile, 3),
@@ -57,6 +56,8 @@ pub(super) fn confine() -> Result<(), String> {
         let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
         rustix::process::setrlimit(resource, limit).map_err(|e| format!("set a limit: {e}"))?;
     }
+    // It may be lower by somebody's will, and is not ours to raise.
+    let _ = rustix::process::setrlimit(Resource::Stack, Rlimit { current: Some(STACK), maximum: Some(STACK) });
     // This sets no_new_privs as well.
     let filter = filter().map_err(|e| format!("compile the filter: {e}"))?;
     seccompiler::apply_filter(&filter).map_err(|e| format!("apply the filter: {e}"))

@@ -37,7 +37,6 @@ mod races;
 mod read;
 mod remove;
 mod resolve;
-#[cfg_attr(not(test), expect(dead_code, reason = "its routes are not served yet"))]
 pub mod stored;
 #[cfg(test)]
 mod testing;
@@ -50,6 +49,7 @@ use wire::id::SessionId;
 
 pub use error::{FileError, Op, Why};
 pub use list::MAX_ENTRIES;
+pub use text::slice;
 
 /// A session's workspace: cheap to open, and good for as long as its directory exists.
 #[derive(Debug)]

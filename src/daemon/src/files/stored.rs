@@ -4,6 +4,7 @@
 //! would see behind them cannot be said here.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 use rustix::io::Errno;
@@ -74,6 +75,35 @@ pub struct TreeLimits {
     pub depth: u32,
     /// Entries, 1..=100,000.
     pub entries: usize,
+    /// No name is looked at after this; see [`NAMES_PER_LOOK`].
+    pub until: Instant,
+}
+
+/// What a listing for people leaves out: a directory of the workspace and what is in it.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Hidden(Vec<String>);
+
+impl Hidden {
+    /// Prefixes of paths, relative to the workspace; a final `/` means nothing more.
+    #[must_use]
+    pub fn new(prefixes: &[String]) -> Self {
+        Self(prefixes.iter().map(|prefix| prefix.trim_matches('/').to_owned()).filter(|p| !p.is_empty()).collect())
+    }
+
+    /// Whether nobody is to see this path. A plain file that has the name of a hidden directory is seen.
+    fn hides(&self, path: &str, is_dir: bool) -> bool {
+        self.0.iter().any(|prefix| {
+            let rest = path.strip_prefix(prefix.as_str());
+            rest.is_some_and(|rest| rest.starts_with('/') || (rest.is_empty() && is_dir))
+        })
+    }
+}
+
+/// How far one directory is read.
+struct Reach<'a> {
+    names: usize,
+    until: Instant,
+    hidden: &'a Hidden,
 }
 
 /// A directory and those beneath it, breadth first.
@@ -88,11 +118,15 @@ pub struct Tree {
 
 /// Names that a look at a tree may read for each entry that it may return: links are read and left out.
 const NAMES_PER_ENTRY: usize = 4;
+/// Names that are read between two looks at the clock.
+const NAMES_PER_LOOK: usize = 256;
+/// How long a listing of one directory may take.
+const LS_TIME: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What was found in a directory.
 struct Scan {
     entries: Vec<FileEntry>,
-    /// Names that were looked at, links included.
+    /// Names that were looked at, links and hidden ones included.
     names: usize,
     /// Whether there are names that were not.
     more: bool,
@@ -105,7 +139,8 @@ impl Workspace {
     /// [`StoredError`].
     pub fn stored_ls(&self, path: &str) -> Result<Vec<FileEntry>, StoredError> {
         let relative = self.relative(path)?;
-        let scan = self.scan(&relative, MAX_ENTRIES).map_err(|errno| directory(path, errno))?;
+        let reach = Reach { names: MAX_ENTRIES, until: Instant::now() + LS_TIME, hidden: &Hidden::default() };
+        let scan = self.scan(&relative, &reach).map_err(|errno| directory(path, errno))?;
         if scan.more { Err(StoredError::TooMany { path: shown(path) }) } else { Ok(scan.entries) }
     }
 
@@ -115,15 +150,27 @@ impl Workspace {
     /// # Errors
     /// [`StoredError`], for the directory itself; what fails beneath it truncates.
     pub fn stored_tree(&self, path: &str, limits: TreeLimits) -> Result<Tree, StoredError> {
+        self.stored_tree_without(path, limits, &Hidden::default())
+    }
+
+    /// The same without what is hidden. To look into a hidden directory is to find it empty.
+    ///
+    /// # Errors
+    /// As [`Workspace::stored_tree`].
+    pub fn stored_tree_without(&self, path: &str, limits: TreeLimits, hidden: &Hidden) -> Result<Tree, StoredError> {
         let mut tree = Tree { entries: Vec::new(), truncated: false };
-        let mut names = limits.entries.saturating_mul(NAMES_PER_ENTRY);
+        let mut names = limits.entries.saturating_mul(NAMES_PER_ENTRY).saturating_add(hidden.0.len());
         let mut queue = VecDeque::from([(self.relative(path)?, 1)]);
         while let Some((dir, depth)) = queue.pop_front() {
             let wanted = limits.entries.saturating_sub(tree.entries.len());
-            let scan = match self.scan(&dir, names.min(wanted.saturating_add(1))) {
+            let most = wanted.saturating_add(1).saturating_add(hidden.0.len());
+            let reach = Reach { names: names.min(most), until: limits.until, hidden };
+            let scan = match self.scan(&dir, &reach) {
                 Ok(scan) => scan,
                 Err(errno) if depth == 1 => return Err(directory(path, errno)),
-                Err(_) => {
+                Err(errno) => {
+                    // Skipped, and said: one directory that was closed is no workspace that cannot be read.
+                    tracing::debug!(directory = dir, %errno, "a directory of a stored workspace does not answer");
                     tree.truncated = true;
                     continue;
                 }
@@ -155,15 +202,14 @@ impl Workspace {
         self.read(&absolute, max).map_err(|error| file(path, error))
     }
 
-    /// Lines `offset..offset + limit` of a text file of at most `max` bytes, and how to get the rest.
+    /// The text of a file of at most `max` bytes.
     ///
     /// # Errors
     /// [`StoredError`].
-    pub fn stored_text(&self, path: &str, offset: usize, limit: usize, max: u64) -> Result<String, StoredError> {
+    pub fn stored_text(&self, path: &str, max: u64) -> Result<String, StoredError> {
         let bytes = self.stored_bytes(path, max)?;
         let name = path.rsplit('/').next().unwrap_or_default();
-        let text = text::decode(name, &bytes).ok_or(StoredError::Binary)?;
-        Ok(text::slice(&text, offset, limit))
+        text::decode(name, &bytes).ok_or(StoredError::Binary)
     }
 
     /// `path`, as a client writes it, relative to the workspace and normalised. An absolute one beneath the work
@@ -187,8 +233,8 @@ impl Workspace {
         Ok(relative)
     }
 
-    /// Entries of the directory `relative`, sorted, of the first `limit` names that the file system gives.
-    fn scan(&self, relative: &str, limit: usize) -> Result<Scan, Errno> {
+    /// Entries of the directory `relative`, sorted, of the first names that the file system gives, within `reach`.
+    fn scan(&self, relative: &str, reach: &Reach<'_>) -> Result<Scan, Errno> {
         let mut dir = Dir::new(open_beneath(self.root(), relative, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
         let mut scan = Scan { entries: Vec::new(), names: 0, more: false };
         while let Some(item) = dir.read() {
@@ -197,7 +243,8 @@ impl Workspace {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            if scan.names == limit {
+            let late = scan.names % NAMES_PER_LOOK == 0 && Instant::now() > reach.until;
+            if scan.names == reach.names || late {
                 scan.more = true;
                 break;
             }
@@ -211,7 +258,10 @@ impl Workspace {
                 // A name that is not UTF-8 is shown, though no path of a request can name it.
                 let name = name.to_string_lossy();
                 let path = if relative.is_empty() { name.to_string() } else { format!("{relative}/{name}") };
-                scan.entries.push(entry(&name, path, &stat));
+                let entry = entry(&name, path, &stat);
+                if !reach.hidden.hides(&entry.path, entry.is_dir) {
+                    scan.entries.push(entry);
+                }
             }
         }
         sort(&mut scan.entries);
@@ -288,7 +338,7 @@ mod tests {
     }
 
     fn limits(depth: u32, entries: usize) -> TreeLimits {
-        TreeLimits { depth, entries }
+        TreeLimits { depth, entries, until: Instant::now() + LS_TIME }
     }
 
     #[test]
@@ -381,16 +431,50 @@ mod tests {
     }
 
     #[test]
+    fn what_is_hidden_is_in_no_listing_and_no_bound() {
+        let fixture = Fixture::new();
+        for dir in ["skills/deep", ".spill", "a/skills", "skills-2"] {
+            std::fs::create_dir_all(fixture.host(dir)).unwrap();
+        }
+        for file in ["skills/1", "skills/deep/2", ".spill/3", "a/skills/4", "skills-2/5", "6"] {
+            std::fs::write(fixture.host(file), file).unwrap();
+        }
+        let hidden = Hidden::new(&["skills/".into(), ".spill".into(), "/".into()]);
+        let seen = |path: &str, entries| {
+            let tree = fixture.workspace.stored_tree_without(path, limits(6, entries), &hidden).unwrap();
+            (tree.entries.into_iter().map(|entry| entry.path).collect::<Vec<_>>(), tree.truncated)
+        };
+        let all = ["a", "skills-2", "6", "a/skills", "skills-2/5", "a/skills/4"];
+        assert_eq!(seen("", 2000), (all.map(str::to_owned).to_vec(), false));
+        assert_eq!(seen("", 6), (all.map(str::to_owned).to_vec(), false));
+        assert_eq!(seen("skills", 2000), (vec![], false));
+        assert_eq!(seen("a", 2000).0, ["a/skills", "a/skills/4"]);
+        std::fs::remove_dir_all(fixture.host(".spill")).unwrap();
+        std::fs::write(fixture.host(".spill"), "a file").unwrap();
+        assert_eq!(seen("", 2000).0[2], ".spill");
+    }
+
+    #[test]
+    fn time_bounds_a_look() {
+        let fixture = sample();
+        let late = TreeLimits { depth: 6, entries: 100, until: Instant::now() };
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert_eq!(fixture.workspace.stored_tree("", late).unwrap(), Tree { entries: vec![], truncated: true });
+    }
+
+    #[test]
     fn text_is_read_in_slices() {
         let fixture = sample();
         std::fs::write(fixture.host("a/t.txt"), "1\n2\n3\n").unwrap();
         std::fs::write(fixture.host("bin"), b"\0\x01\x02").unwrap();
-        let read = |path: &str, offset, limit| fixture.workspace.stored_text(path, offset, limit, 10);
+        let read = |path: &str, offset, limit| {
+            fixture.workspace.stored_text(path, 10).map(|text| text::slice(&text, offset, limit))
+        };
         assert_eq!(read("a/t.txt", 0, 2000).unwrap(), "1\n2\n3");
         assert_eq!(read("/workspace/a/t.txt", 1, 1).unwrap(), "2\n\n[... 1 more lines. Use offset=2 to read more.]");
         assert_eq!(read("a/x/y/deep", 0, 1).unwrap(), "a/x/y/deep");
         assert!(matches!(read("bin", 0, 1), Err(StoredError::Binary)));
-        assert!(matches!(fixture.workspace.stored_text("f", 0, 1, 0), Err(StoredError::TooLarge { limit: 0 })));
+        assert!(matches!(fixture.workspace.stored_text("f", 0), Err(StoredError::TooLarge { limit: 0 })));
         assert_eq!(StoredError::Binary.to_string(), "[Binary File]");
     }
 }

@@ -55,7 +55,8 @@ fn decode_as(encoding: &'static Encoding, bytes: &[u8]) -> String {
 }
 
 /// Lines `offset..offset + limit` of `text`, counted from 0, and how to get the rest.
-pub(super) fn slice(text: &str, offset: usize, limit: usize) -> String {
+#[must_use]
+pub fn slice(text: &str, offset: usize, limit: usize) -> String {
     let mut lines = lines(text).skip(offset).peekable();
     if lines.peek().is_none() {
         return "[End of file]".to_owned();

@@ -19,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 
 use crate::api::{self, App};
+use crate::archive::Archive;
 use crate::catalog::{self, CatalogError, Catalogue, Runtime};
 use crate::config::{self, ConfigError, DEFAULT_FILE, LimitsMode, Raw, Settings};
 use crate::image::{self, Account, Images};
@@ -190,6 +191,7 @@ fn wire(
     let default_runtime = default_runtime(&settings, &runtimes)?;
     let listed = (images.clone(), runtimes.clone());
     let doctor_settings = settings.clone();
+    let archive = Archive::new(clone_fd(&workspaces)?, &settings.work_dir, &settings.hidden_prefixes);
     let deps = Deps {
         found: record_found(operations.clone()),
         commands: Semaphore::new(settings.max_running_commands),
@@ -204,6 +206,7 @@ fn wire(
     };
     Ok(Arc::new(App {
         registry: Registry::new(deps, runtimes, default_runtime),
+        archive,
         operations,
         host_id,
         unenforced_limits,

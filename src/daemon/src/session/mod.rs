@@ -42,6 +42,7 @@ mod session;
 pub mod state;
 mod token;
 mod usage;
+mod workspaces;
 
 pub use create::Deps;
 pub use error::SessionError;

@@ -11,6 +11,7 @@ mod kept;
 mod migrations;
 mod operations;
 mod sessions;
+mod workspaces;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use tokio::sync::oneshot;
 
 pub use operations::{Filter, OperationRow, Operations, Page, Reader};
 pub use sessions::{SessionRow, SessionState};
+pub use workspaces::WorkspaceRow;
 
 /// Requests that may wait for the thread; more are refused rather than piled up.
 const QUEUE: usize = 4096;

@@ -8,17 +8,17 @@ use std::process::Command;
 use it::daemon::repository;
 
 /// The rooms of the daemon that each room may use, and why no others.
-const ROOMS: [(&str, &[&str], &str); 12] = [
-    ("main", &["serve", "dev"], "main reads the arguments and hands over"),
+const ROOMS: [(&str, &[&str], &str); 14] = [
+    ("main", &["serve", "dev", "document"], "main reads the arguments and hands over, also in the children that read documents"),
     (
         "serve",
-        &["api", "session", "image", "runtime", "store", "files", "catalog", "config", "operations"],
+        &["api", "archive", "session", "image", "runtime", "store", "files", "catalog", "config", "operations"],
         "serve wires the rooms together; dev is beside it",
     ),
     ("dev", &["serve"], "dev starts the programs as an operator would: it knows what a host is, and no room's inside"),
     (
         "api",
-        &["session", "files", "catalog", "config", "store", "operations"],
+        &["session", "archive", "document", "files", "catalog", "config", "store", "operations"],
         "api converts: it does not know the launcher, the init or images; of the store it knows the errors' names",
     ),
     (
@@ -36,6 +36,8 @@ const ROOMS: [(&str, &[&str], &str); 12] = [
         &["store"],
         "operations records what others did, in rows of the store: it knows no session's inside",
     ),
+    ("archive", &["files", "document"], "archive looks at directories: it knows no session and no HTTP"),
+    ("document", &[], "document starts a child for each document and knows nothing else"),
     ("runtime", &[], "runtime is two clients: it does not know what they are asked for"),
     ("store", &[], "store is SQLite and knows nothing else"),
     ("files", &[], "files is openat2 and knows nothing else"),
