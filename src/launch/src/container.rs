@@ -163,14 +163,9 @@ fn place_descriptors(launch: &Launch<'_>) -> Result<()> {
     let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let commands = rustix::fs::open(rootfs::COMMANDS, directory, Mode::empty()).step(step)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step(step)?;
-    let (null, listener, commands) = (
-        sys::move_up(&null).step(step)?,
-        sys::move_up(&launch.listener).step(step)?,
-        sys::move_up(&commands).step(step)?,
-    );
     for number in 0..3 {
         sys::place_fd(null.as_fd(), number).step(step)?;
     }
-    sys::place_fd(listener.as_fd(), LISTENER_FD).step(step)?;
+    sys::place_fd(launch.listener.as_fd(), LISTENER_FD).step(step)?;
     sys::place_fd(commands.as_fd(), CGROUP_FD).step(step)
 }

@@ -73,6 +73,7 @@ fn run() -> Outcome<()> {
     let config = Config::load(&path)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let inherited = inherited_listener()?;
+    let reserved = sys::reserve_low_fds()?;
     let store = store::Store::open(&config)?;
     let cgroups = cgroup::CgroupRoot::open(&config)?;
     store.discard_staged(None)?;
@@ -85,6 +86,7 @@ fn run() -> Outcome<()> {
     };
     report_limits(&config, &cgroups);
     serve::Server::new(Host { config, store, cgroups }, listener, signals).run()?;
+    drop(reserved);
     Ok(())
 }
 
@@ -106,7 +108,7 @@ fn inherited_listener() -> Outcome<Option<OwnedFd>> {
     // libcontainer would pass as many descriptors on.
     sys::forget_environment(&["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]);
     match count.as_deref() {
-        Some("1") if meant => Ok(Some(sys::inherited_fd(FIRST_INHERITED)?)),
+        Some("1") if meant => Ok(Some(sys::move_up(&sys::inherited_fd(FIRST_INHERITED)?)?)),
         Some(count) if meant => Err(format!("LISTEN_FDS={count}: one socket was expected").into()),
         _ => Ok(None),
     }

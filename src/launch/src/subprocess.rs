@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use wire::launch::Answer;
 
 use crate::error::{Failure, Result, Step};
@@ -26,10 +26,11 @@ pub fn run(
     meanwhile: impl FnOnce(&Child) -> Result<()>,
 ) -> Result<Answer> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).step(|| format!("make a pipe to {what}"))?;
+    let parent = rustix::process::getpid();
     match sys::fork(cgroup).step(|| format!("fork a process to {what}"))? {
         Forked::Child => {
             drop(report);
-            prepare(what, &reporter);
+            prepare(what, parent, &reporter);
             let answer = body(&reporter).unwrap_or_else(Answer::from);
             send(&reporter, &answer);
             sys::exit(0)
@@ -62,9 +63,13 @@ pub fn wait(child: &Child) -> Result<Option<i32>, Errno> {
     Ok(status.and_then(|status| status.exit_status()))
 }
 
-fn prepare(what: &str, reporter: &OwnedFd) {
-    // If this fails, the alarm of the launch child's own deadline is left.
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+fn prepare(what: &str, parent: Pid, reporter: &OwnedFd) {
+    let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // In a new PID namespace the parent cannot be seen; one that ended before is not noticed there.
+    let orphaned = rustix::process::getppid().is_some_and(|pid| pid != parent);
+    if tied.is_err() || orphaned {
+        sys::exit(1);
+    }
     sys::reset_signals();
     let (what, reporter) = (what.to_owned(), reporter.try_clone());
     std::panic::set_hook(Box::new(move |panic| {

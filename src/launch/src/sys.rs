@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
@@ -124,8 +125,8 @@ pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> Result<(), Errno> {
     if fd.as_raw_fd() == number {
         return rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty());
     }
-    // SAFETY: closing whatever `number` was is what the caller asks for, right before libcontainer
-    // takes over: nothing of ours that is still used has a number below 5.
+    // SAFETY: nothing is closed that anybody owns: every number that is placed was reserved at the start
+    // ([`reserve_low_fds`]), and what a child put there is not used by that child itself.
     if unsafe { libc::dup2(fd.as_raw_fd(), number) } == number { Ok(()) } else { Err(last_errno()) }
 }
 
@@ -135,6 +136,22 @@ pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> Result<(), Errno> {
 /// What fcntl(2) says.
 pub fn move_up(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 16)
+}
+
+/// Keep all numbers below 5 taken, for [`place_fd`] to replace in children: while what is returned lives, nothing else
+/// gets one of them.
+///
+/// # Errors
+/// `/dev/null` cannot be opened.
+pub fn reserve_low_fds() -> Result<Vec<OwnedFd>, Errno> {
+    let mut reserved = Vec::new();
+    loop {
+        let fd = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        if fd.as_raw_fd() >= 5 {
+            return Ok(reserved);
+        }
+        reserved.push(fd);
+    }
 }
 
 /// The descriptor that systemd passed as number `number` (sd_listen_fds(3)), if it is open.

@@ -146,11 +146,8 @@ fn give_up_privilege(config: &Config) -> Result<()> {
 /// The blob as 3, the pipe for the report as 4, and no other.
 fn keep_descriptors(blob: &OwnedFd, reporter: &OwnedFd) -> Result<()> {
     let step = || "place descriptors";
-    let (blob, reporter) = (sys::move_up(blob).step(step)?, sys::move_up(reporter).step(step)?);
     sys::place_fd(blob.as_fd(), BLOB).step(step)?;
     sys::place_fd(reporter.as_fd(), REPORT).step(step)?;
-    // Neither is dropped: their numbers are closed here.
-    std::mem::forget((blob, reporter));
     sys::close_from(FIRST_UNUSED);
     Ok(())
 }

@@ -242,3 +242,16 @@ fn sigterm_finishes_what_was_begun() {
     assert!(launcher.process.wait().unwrap().success());
     assert!(begun.elapsed() < Duration::from_secs(2));
 }
+
+#[test]
+fn it_serves_a_socket_that_it_is_given() {
+    let mut launcher = Launcher::start(SLEEP, "");
+    let path = launcher.path("given.sock");
+    let socket = common::listener_at(&path);
+    std::os::unix::fs::chown(&path, Some(common::SERVICE), None).unwrap();
+    launcher.restart_with(socket);
+    std::fs::remove_file(launcher.path("launch.sock")).unwrap();
+    std::fs::rename(path, launcher.path("launch.sock")).unwrap();
+    started(&launcher.start_sandbox(&plan("given", 1, &[launcher.base()])));
+    launcher.stop("given");
+}

@@ -87,6 +87,19 @@ impl Launcher {
         self.wait_until_ready();
     }
 
+    /// Likewise, the new one given `socket` as systemd would.
+    pub fn restart_with(&mut self, socket: OwnedFd) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" --config \"$1\"";
+        self.process = Command::new("/bin/sh")
+            .args(["-c", script, env!("CARGO_BIN_EXE_sandboxd-launch")])
+            .arg(self.path("launch.toml"))
+            .stdin(socket)
+            .spawn()
+            .unwrap();
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -217,9 +230,17 @@ fn spawn(config: &Path) -> Child {
 }
 
 pub fn listener() -> OwnedFd {
+    bind(&SocketAddrUnix::new_unnamed())
+}
+
+pub fn listener_at(path: &Path) -> OwnedFd {
+    bind(&SocketAddrUnix::new(path).unwrap())
+}
+
+fn bind(address: &SocketAddrUnix) -> OwnedFd {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed()).unwrap();
+    rustix::net::bind(&socket, address).unwrap();
     rustix::net::listen(&socket, 4).unwrap();
     socket
 }
