@@ -144,7 +144,11 @@ impl CgroupRoot {
         let step = || format!("write {value} to cgroup.freeze of sandbox {id}");
         let dir = open_dir(&self.dir, &format!("{PREFIX}{id}")).step(step)?;
         write(&dir, "cgroup.freeze", value).step(step)?;
-        wait_for(&dir, if frozen { "frozen 1" } else { "frozen 0" }).step(step)
+        wait_for(&dir, if frozen { "frozen 1" } else { "frozen 0" }).step(step)?;
+        if frozen {
+            give_back_memory(&dir);
+        }
+        Ok(())
     }
 
     /// The sandboxes that have processes.
@@ -335,3 +339,10 @@ fn remove_tree(parent: &OwnedFd, name: &str, depth: u32) -> Result<(), Errno> {
         }
     }
 }
+/// Ask the kernel to move a frozen sandbox's memory out: to swap what has no file (cgroup-v2.rst, `memory.reclaim`).
+/// What it cannot move stays; a host without the file, or without swap, keeps it all.
+fn give_back_memory(dir: &OwnedFd) {
+    let Ok(used) = read(dir, "memory.current") else { return };
+    let _ = write(dir, "memory.reclaim", used.trim());
+}
+
