@@ -141,7 +141,9 @@ mod tests {
     #[tokio::test]
     async fn counts_agree_with_listings() {
         let (archive, workspace, _dir) = archive();
-        for (path, len) in [("a.txt", 5), ("uploads/b.csv", 7), ("skills/x/body.md", 100), (".spill/1", 100), ("d/e/f", 1)] {
+        for (path, len) in
+            [("a.txt", 5), ("uploads/b.csv", 7), ("skills/x/body.md", 100), (".spill/1", 100), ("d/e/f", 1)]
+        {
             let path = workspace.join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, vec![b'x'; len]).unwrap();
@@ -153,8 +155,14 @@ mod tests {
         assert!(matches!(sum[1], Err(ArchiveError::NoWorkspace(_))));
         assert_eq!((listing.files, listing.bytes, listing.truncated, &listing.notice), (3, 13, false, &None));
         let paths: Vec<_> = listing.entries.iter().map(|entry| (entry.path.as_str(), entry.attached)).collect();
-        let expected =
-            [("d", false), ("uploads", false), ("a.txt", false), ("d/e", false), ("uploads/b.csv", true), ("d/e/f", false)];
+        let expected = [
+            ("d", false),
+            ("uploads", false),
+            ("a.txt", false),
+            ("d/e", false),
+            ("uploads/b.csv", true),
+            ("d/e/f", false),
+        ];
         assert_eq!(paths, expected);
         let cut = archive.browse(id("a"), request(r#"{"max_depth": 1}"#), 1000).await.unwrap();
         assert!(cut.truncated && cut.files == 1);
@@ -173,7 +181,9 @@ mod tests {
             thumbnail: None,
         };
         assert!(is_drawn(&entry("a.PNG", Some(10)), 10) && is_drawn(&entry("a.b.jpeg", Some(1)), 10));
-        for (name, size) in [("a.png", Some(11)), ("a.png", Some(0)), ("a.png", None), ("png", Some(5)), ("a.svg", Some(5))] {
+        for (name, size) in
+            [("a.png", Some(11)), ("a.png", Some(0)), ("a.png", None), ("png", Some(5)), ("a.svg", Some(5))]
+        {
             assert!(!is_drawn(&entry(name, size), 10), "{name} {size:?}");
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Their parsers are large, and what they parse is hostile. So each document is parsed by a child
 //! process of its own, this program again as `sandboxd document TASK`: it gets the document on its
-//! standard input and answers on its standard output, with no other descriptor, no environment, little
-//! memory and CPU time, and a seccomp filter under which it can open, connect and start nothing
+//! standard input and answers on its standard output, with no environment, little memory and CPU time, and
+//! a seccomp filter under which it can use no other descriptor, and open, connect and start nothing
 //! ([`confine`]). What it cannot parse in its time it does not parse; the service is not touched.
 //!
 //! The answer of a child is hostile too: bounded, checked, and never more than text or picture.
