@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use wire::api::{Operation as Shown, OperationsPage, SessionEvent, SessionEvents};
-use wire::id::{SessionId, Tenant};
+use wire::id::SessionId;
 
 pub use crate::store::Filter;
 use crate::store::{OperationRow, Operations, Page, Reader, StoreError};

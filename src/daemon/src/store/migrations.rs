@@ -76,7 +76,7 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         run(&mut connection).unwrap();
         run(&mut connection).unwrap();
-        let version: usize = connection.query_row("PRAGMA user_version", [], |r| r.get(0)).unwrap();
-        assert_eq!(version, STEPS.len());
+        let version: i64 = connection.query_row("PRAGMA user_version", [], |r| r.get(0)).unwrap();
+        assert_eq!(usize::try_from(version).unwrap(), STEPS.len());
     }
 }
