@@ -52,7 +52,8 @@ fn invalid(path: &str, error: &serde_json::Error) -> ApiError {
     if error.classify() != Category::Data {
         return ApiError::Invalid(vec![Invalid { loc, msg: format!("JSON decode error: {error}"), kind: "json_invalid".into() }]);
     }
-    loc.extend(path.split('.').filter(|part| !part.is_empty() && *part != "?").map(str::to_owned));
+    let parts = path.split(['.', '[']).map(|part| part.trim_end_matches(']'));
+    loc.extend(parts.filter(|part| !part.is_empty() && *part != "?").map(str::to_owned));
     let text = error.to_string();
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
     let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));

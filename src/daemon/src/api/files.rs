@@ -27,22 +27,25 @@ pub struct Target {
 }
 
 macro_rules! describe {
-    ($(#[$doc:meta])* $op:literal, $answer:ty, $item:item) => {
+    ($(#[$doc:meta])* $op:literal, $answer:tt, $item:item) => {
         $(#[$doc])*
         #[utoipa::path(post, path = concat!("/sessions/{session_id}/files/", $op), tag = "files",
             params(("session_id" = String, Path)), request_body = FilePathRequest, responses(
-            (status = 200, body = $answer),
+            $answer,
             (status = 400, description = "A path error", body = ErrorBody),
             (status = 401, body = ErrorBody),
             (status = 404, description = "No such file, or no such session", body = ErrorBody),
-            (status = 409, description = "The sandbox has to resolve this one", body = ErrorBody)))]
+            (status = 409, description = "The sandbox has to resolve this one", body = ErrorBody),
+            (status = 413, body = ErrorBody),
+            (status = 422, body = ErrorBody),
+            (status = 507, description = "No space is left", body = ErrorBody)))]
         $item
     };
 }
 
 describe!(
     /// A file's bytes.
-    "read", String,
+    "read", (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
     pub async fn read(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Response, ApiError> {
         let max = app.registry.policy().max_read_bytes;
         let bytes = operate(&app, &headers, &id, request, Op::Read, move |files, path| files.read(path, max)).await?;
@@ -53,7 +56,7 @@ describe!(
 
 describe!(
     /// What a path is.
-    "stat", FileEntry,
+    "stat", (status = 200, body = FileEntry),
     pub async fn stat(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<FileEntry>, ApiError> {
         operate(&app, &headers, &id, request, Op::Stat, Workspace::stat).await.map(Json)
     }
@@ -61,7 +64,7 @@ describe!(
 
 describe!(
     /// A directory's entries, sorted by name.
-    "list", Vec<FileEntry>,
+    "list", (status = 200, body = Vec<FileEntry>),
     pub async fn list(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<Vec<FileEntry>>, ApiError> {
         operate(&app, &headers, &id, request, Op::Ls, Workspace::list).await.map(Json)
     }
@@ -69,7 +72,7 @@ describe!(
 
 describe!(
     /// A path with its links resolved.
-    "realpath", RealpathResponse,
+    "realpath", (status = 200, body = RealpathResponse),
     pub async fn realpath(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<RealpathResponse>, ApiError> {
         let path = operate(&app, &headers, &id, request, Op::Realpath, Workspace::realpath).await?;
         Ok(Json(RealpathResponse { path }))
@@ -78,7 +81,7 @@ describe!(
 
 describe!(
     /// Make a directory and its parents.
-    "mkdir", (),
+    "mkdir", (status = 204),
     pub async fn mkdir(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<StatusCode, ApiError> {
         operate(&app, &headers, &id, request, Op::Mkdir, Workspace::mkdir).await.map(|()| StatusCode::NO_CONTENT)
     }
@@ -86,7 +89,7 @@ describe!(
 
 describe!(
     /// Remove a file, a link itself, or a tree.
-    "remove", (),
+    "remove", (status = 204),
     pub async fn remove(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<StatusCode, ApiError> {
         operate(&app, &headers, &id, request, Op::Remove, Workspace::remove).await.map(|()| StatusCode::NO_CONTENT)
     }
@@ -101,6 +104,7 @@ describe!(
     (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody),
     (status = 409, description = "The sandbox has to resolve this one, or it is over the limit", body = ErrorBody),
+    (status = 422, body = ErrorBody),
     (status = 507, description = "No space is left", body = ErrorBody)))]
 pub async fn write(
     State(app): Shared,

@@ -18,6 +18,7 @@ use crate::session::NewSession;
 #[serde(default)]
 pub struct Show {
     /// Also what each uses.
+    #[param(value_type = bool)]
     usage: Flag,
 }
 
@@ -26,12 +27,12 @@ pub struct Show {
 #[serde(default)]
 pub struct Close {
     /// Also delete its write layer and its workspace.
+    #[param(value_type = bool)]
     purge: Flag,
 }
 
 /// `true`, `1`, `yes`, `on` and their opposites, as clients in other languages write them.
-#[derive(Debug, Default, Clone, Copy, utoipa::ToSchema)]
-#[schema(value_type = bool)]
+#[derive(Debug, Default, Clone, Copy)]
 pub struct Flag(bool);
 
 impl<'de> Deserialize<'de> for Flag {
@@ -50,9 +51,12 @@ impl<'de> Deserialize<'de> for Flag {
     (status = 401, body = ErrorBody),
     (status = 404, description = "Nothing to attach to", body = ErrorBody),
     (status = 409, description = "It exists, or is being opened, or is open on another runtime", body = ErrorBody),
+    (status = 413, body = ErrorBody),
     (status = 422, body = ErrorBody),
     (status = 429, description = "A ceiling is reached", body = ErrorBody),
-    (status = 502, description = "The sandbox did not start", body = ErrorBody)))]
+    (status = 502, description = "The sandbox did not start", body = ErrorBody),
+    (status = 503, description = "Too much is being recorded at once", body = ErrorBody),
+    (status = 507, description = "No space is left", body = ErrorBody)))]
 pub async fn create(State(app): Shared, headers: HeaderMap, request: Body) -> Result<Json<SessionCreated>, ApiError> {
     app.service(&headers)?;
     let request: CreateSessionRequest = body::json(request, body::JSON_MAX).await?;
@@ -83,14 +87,14 @@ fn name(app: &App, id: Option<SessionId>, key: Option<&Key>) -> Result<Option<Se
 
 /// Every open session.
 #[utoipa::path(get, path = "/sessions", tag = "sessions", params(Show), responses(
-    (status = 200, body = SessionList), (status = 401, body = ErrorBody)))]
+    (status = 200, body = SessionList), (status = 401, body = ErrorBody), (status = 422, body = ErrorBody)))]
 pub async fn list(
     State(app): Shared,
     headers: HeaderMap,
     show: Result<Query<Show>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<SessionList>, ApiError> {
     app.service(&headers)?;
-    let Flag(usage) = query(show)?.usage;
+    let Flag(usage) = query(show, "usage")?.usage;
     let policy = app.registry.policy();
     Ok(Json(SessionList {
         sessions: app.registry.list().iter().map(|session| session.info(usage)).collect(),
@@ -103,7 +107,8 @@ pub async fn list(
 /// One session. Asking changes nothing.
 #[utoipa::path(get, path = "/sessions/{session_id}", tag = "sessions",
     params(("session_id" = String, Path), Show), responses(
-    (status = 200, body = SessionInfo), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    (status = 200, body = SessionInfo), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 422, body = ErrorBody)))]
 pub async fn get(
     State(app): Shared,
     headers: HeaderMap,
@@ -111,14 +116,15 @@ pub async fn get(
     show: Result<Query<Show>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<SessionInfo>, ApiError> {
     let session = app.session(&headers, &id)?;
-    let Flag(usage) = query(show)?.usage;
+    let Flag(usage) = query(show, "usage")?.usage;
     Ok(Json(session.info(usage)))
 }
 
 /// Close a session; with `purge` its files go as well.
 #[utoipa::path(delete, path = "/sessions/{session_id}", tag = "sessions",
     params(("session_id" = String, Path), Close), responses(
-    (status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    (status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 422, body = ErrorBody)))]
 pub async fn delete(
     State(app): Shared,
     headers: HeaderMap,
@@ -126,11 +132,12 @@ pub async fn delete(
     close: Result<Query<Close>, axum::extract::rejection::QueryRejection>,
 ) -> Result<StatusCode, ApiError> {
     let session = app.session(&headers, &id)?;
-    let Flag(purge) = query(close)?.purge;
+    let Flag(purge) = query(close, "purge")?.purge;
     session.close(purge).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn query<T>(query: Result<Query<T>, axum::extract::rejection::QueryRejection>) -> Result<T, ApiError> {
-    query.map(|Query(query)| query).map_err(|error| ApiError::field("query", "", error.body_text(), "value_error"))
+/// A query of one field, which is the one that a complaint names.
+fn query<T>(query: Result<Query<T>, axum::extract::rejection::QueryRejection>, field: &str) -> Result<T, ApiError> {
+    query.map(|Query(query)| query).map_err(|error| ApiError::field("query", field, error.body_text(), "bool_parsing"))
 }
