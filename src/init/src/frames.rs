@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
-use wire::init::{FromInit, MAX_FRAME, MAX_RUNS, ToInit};
+use wire::init::{FromInit, MAX_ENDED, MAX_FRAME, MAX_RUNS, ToInit};
 
 use crate::runs::Streams;
 use crate::sys::{Errno, receive, send};
 
 /// Most messages that wait for a slow peer: a few answers to `List` and every event meanwhile.
-const MAX_QUEUE: usize = 4 * MAX_RUNS;
+const MAX_QUEUE: usize = 4 * (MAX_RUNS + MAX_ENDED);
 
 /// Why a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn a_claim_of_endless_arguments_is_refused_without_memory_for_them() {
-        // Run, a run, inline, and a count of arguments of 2^64 - 1.
-        let mut bytes = vec![0; 18];
+        // Run, a run, an empty note, inline, and a count of arguments of 2^64 - 1.
+        let mut bytes = vec![0; 19];
         bytes.extend([0xff; 9]);
         bytes.push(1);
         assert_eq!(decode::<ToInit>(&bytes), None);

@@ -20,6 +20,7 @@
 //! descriptor 4, and all that is in descriptor 4, belong to that user 0.
 
 mod cgroup;
+mod ended;
 mod exec;
 mod frames;
 mod reap;

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wire::id::RunId;
 use wire::init::{MAX_RUNS, Status};
@@ -21,10 +21,16 @@ pub struct Streams {
 pub struct Run {
     /// Its name.
     pub id: RunId,
+    /// What came with it, for `sandboxd` alone.
+    pub note: Vec<u8>,
+    /// When it was started.
+    pub started: Instant,
     /// Its main process, until that is reaped.
     pub pid: Option<i32>,
-    /// How the main process ended, once reaped.
-    pub exited: Option<Status>,
+    /// How the main process ended, once reaped, and how long after its start.
+    pub exited: Option<(Status, Duration)>,
+    /// Whether `sandboxd` has recorded its end.
+    pub forgotten: bool,
     /// Whether it was refused: it is only waited for until its cgroup is gone.
     pub refused: bool,
     /// Its streams.
@@ -40,17 +46,26 @@ pub struct Run {
 impl Run {
     /// A command that has just been started.
     #[must_use]
-    pub fn started(id: RunId, pid: i32, streams: Streams) -> Self {
+    pub fn started(id: RunId, note: Vec<u8>, pid: i32, streams: Streams) -> Self {
         Self {
             id,
+            note,
+            started: Instant::now(),
             pid: Some(pid),
             exited: None,
+            forgotten: false,
             refused: false,
             streams: Rc::new(streams),
             events: None,
             kill_at: None,
             settle_at: None,
         }
+    }
+
+    /// From its start to the end of its main process, or to now.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.exited.map_or_else(|| self.started.elapsed(), |(_, age)| age)
     }
 }
 
@@ -124,7 +139,7 @@ mod tests {
 
     fn run(number: u128, pid: i32) -> Run {
         let null = || std::fs::File::open("/dev/null").unwrap().into();
-        Run::started(RunId::from_u128(number), pid, Streams { out: null(), err: null() })
+        Run::started(RunId::from_u128(number), vec![], pid, Streams { out: null(), err: null() })
     }
 
     #[test]
@@ -146,7 +161,7 @@ mod tests {
         let mut runs = Runs::new(2);
         assert_eq!(runs.next_timer(), None);
         let now = Instant::now();
-        let later = now + std::time::Duration::from_secs(1);
+        let later = now + Duration::from_secs(1);
         runs.insert(0, Run { kill_at: Some(later), ..run(1, 10) });
         runs.insert(1, Run { settle_at: Some(now), ..run(2, 11) });
         assert_eq!(runs.next_timer(), Some(now));

@@ -1,13 +1,14 @@
 //! The loop: one wait for everything, then a bounded amount of work for what happened.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use wire::id::RunId;
-use wire::init::{CommandAt, FromInit, Step, ToInit, VERSION};
+use wire::init::{CommandAt, FromInit, MAX_NOTE, Step, ToInit, VERSION};
 
 use crate::cgroup::populated;
+use crate::ended::{Ended, EndedRuns};
 use crate::exec::{Refusal, Request, at, outcome_of};
 use crate::frames::{self, Connection, Flushed, Incoming, Lost};
 use crate::reap;
@@ -25,6 +26,8 @@ const FIRST_RUN: Token = 16;
 const MESSAGES_PER_TURN: usize = 32;
 /// Between two attempts to remove a cgroup that says it is empty, or to send descriptors.
 const RETRY: Duration = Duration::from_millis(10);
+/// Until connections are taken again, when one could not be for want of descriptors or memory.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Between two kills of one run: a repetition costs nothing and covers a kill that failed.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
@@ -37,12 +40,16 @@ pub struct Init {
     connection: Option<Connection>,
     buffer: Vec<u8>,
     runs: Runs,
+    /// Runs that are over and not recorded.
+    ended: EndedRuns,
     /// What became of the child in each slot before it was executed.
     outcomes: SharedCells,
     /// Whether children may wait to be reaped.
     reaping: bool,
     /// When to try to send again.
     flush_at: Option<Instant>,
+    /// When to watch the listener again, while it is not.
+    accept_at: Option<Instant>,
 }
 
 impl Init {
@@ -58,8 +65,19 @@ impl Init {
         let outcomes = SharedCells::new(wire::init::MAX_RUNS).map_err(failed("map shared memory"))?;
         let runs = Runs::new(ready.capacity);
         let buffer = frames::buffer();
-        let (connection, flush_at) = (None, None);
-        Ok(Self { ready, epoll, signals, connection, buffer, runs, outcomes, reaping: true, flush_at })
+        Ok(Self {
+            ready,
+            epoll,
+            signals,
+            connection: None,
+            buffer,
+            runs,
+            ended: EndedRuns::default(),
+            outcomes,
+            reaping: true,
+            flush_at: None,
+            accept_at: None,
+        })
     }
 
     /// Serves for ever; returns only if waiting itself fails.
@@ -91,16 +109,18 @@ impl Init {
         if self.reaping {
             return Some(Duration::ZERO);
         }
-        let next = self.runs.next_timer().into_iter().chain(self.flush_at).min()?;
+        let next = self.runs.next_timer().into_iter().chain(self.flush_at).chain(self.accept_at).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
     /// A new connection replaces the old, after what that one had asked for.
     fn accept(&mut self) {
         self.converse();
-        // Fails if the peer has gone again.
-        let Ok(socket) = sys::accept(self.ready.listener.as_fd()) else {
-            return;
+        let socket = match sys::accept(self.ready.listener.as_fd()) {
+            Ok(socket) => socket,
+            // The peer has gone again.
+            Err(Errno(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED)) => return,
+            Err(_) => return self.defer_accept(),
         };
         self.disconnect();
         let connection = Connection::new(socket);
@@ -108,6 +128,17 @@ impl Init {
             self.connection = Some(connection);
             self.tell(&FromInit::Ready { version: VERSION }, None);
         }
+    }
+
+    /// The connection that waits keeps the listener readable: not watched for a while, so that the loop does not spin.
+    fn defer_accept(&mut self) {
+        let _ = self.epoll.remove(self.ready.listener.as_fd());
+        self.accept_at = Some(Instant::now() + ACCEPT_AGAIN);
+    }
+
+    fn watch_listener(&mut self) {
+        let watched = self.epoll.add(self.ready.listener.as_fd(), Interest::Read, LISTENER);
+        self.accept_at = watched.is_err().then(|| Instant::now() + ACCEPT_AGAIN);
     }
 
     /// Ends the connection, whyever: commands go on, and the next one asks what there is.
@@ -131,22 +162,26 @@ impl Init {
         }
     }
 
-    fn handle(&mut self, message: ToInit, fds: Vec<std::os::fd::OwnedFd>) {
+    fn handle(&mut self, message: ToInit, fds: Vec<OwnedFd>) {
         match message {
-            ToInit::Run { run, command } => {
-                if let Err(Refusal { step, errno }) = self.start(run, command, fds) {
+            ToInit::Run { run, note, command } => {
+                if let Err(Refusal { step, errno }) = self.start(run, note, command, fds) {
                     self.tell(&FromInit::Refused { run, step, errno }, None);
                 }
             }
             ToInit::Stop { run, grace_ms } => self.stop(run, Duration::from_millis(grace_ms.into())),
             ToInit::Signal { run, signal } => self.signal(run, signal.into()),
+            ToInit::Forget { run } => self.forget(run),
             ToInit::List => self.list(),
         }
     }
 
-    fn start(&mut self, run: RunId, command: CommandAt, fds: Vec<std::os::fd::OwnedFd>) -> Result<(), Refusal> {
+    fn start(&mut self, run: RunId, note: Vec<u8>, command: CommandAt, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         if self.runs.find(run).is_some() {
             return Err(Refusal::request(libc::EEXIST));
+        }
+        if note.len() > MAX_NOTE {
+            return Err(Refusal::request(libc::EINVAL));
         }
         let full = || Refusal::request(libc::EAGAIN);
         let slot = self.runs.free_slot().ok_or_else(full)?;
@@ -157,7 +192,9 @@ impl Init {
             let _ = self.ready.commands.remove(run);
             at(Step::Fork)(errno)
         })?;
-        self.runs.insert(slot, Run::started(run, pid, streams));
+        // The name is this one's now.
+        self.ended.remove(run);
+        self.runs.insert(slot, Run::started(run, note, pid, streams));
         Ok(())
     }
 
@@ -184,16 +221,41 @@ impl Init {
         }
     }
 
+    /// The end of `run` is recorded: it is not told again once the run is over.
+    fn forget(&mut self, run: RunId) {
+        match self.runs.find(run).and_then(|slot| self.runs.get_mut(slot)) {
+            Some(found) => found.forgotten = true,
+            None => self.ended.remove(run),
+        }
+    }
+
     fn list(&mut self) {
-        let listed: Vec<(FromInit, Rc<Streams>)> = self
-            .runs
-            .iter()
-            .filter(|(_, run)| !run.refused)
-            .map(|(_, run)| (FromInit::Listed { run: run.id, exited: run.exited }, Rc::clone(&run.streams)))
-            .collect();
-        self.tell(&FromInit::Runs { count: listed.len() as u32 }, None);
-        for (message, streams) in listed {
-            self.tell(&message, Some(streams));
+        let left = self.runs.iter().filter(|(_, run)| !run.refused).map(|(_, run)| {
+            let listed = FromInit::Listed {
+                run: run.id,
+                note: run.note.clone(),
+                age_ms: millis(run.age()),
+                exited: run.exited.map(|(status, _)| status),
+                forgotten: run.forgotten,
+                streams: true,
+            };
+            (listed, Some(Rc::clone(&run.streams)))
+        });
+        let over = self.ended.iter().map(|ended| {
+            let listed = FromInit::Listed {
+                run: ended.id,
+                note: ended.note.clone(),
+                age_ms: millis(ended.age),
+                exited: Some(ended.status),
+                forgotten: false,
+                streams: false,
+            };
+            (listed, None)
+        });
+        let all: Vec<(FromInit, Option<Rc<Streams>>)> = left.chain(over).collect();
+        self.tell(&FromInit::Runs { count: all.len() as u32 }, None);
+        for (message, streams) in all {
+            self.tell(&message, streams);
         }
     }
 
@@ -224,7 +286,7 @@ impl Init {
             self.settle(slot);
             self.tell(&FromInit::Refused { run: id, step, errno }, None);
         } else {
-            run.exited = Some(status);
+            run.exited = Some((status, run.started.elapsed()));
             self.tell(&FromInit::Exited { run: id, status, usage }, None);
             // On its way before the cgroup is removed.
             self.flush();
@@ -232,45 +294,53 @@ impl Init {
         }
     }
 
-    /// If nothing is left of the run in `slot`, removes its cgroup and forgets it; else sees to it that this is tried again.
+    /// If nothing is left of the run in `slot`, removes its cgroup: it is over; else sees to it that this is tried again.
     fn settle(&mut self, slot: usize) {
         let Some(run) = self.runs.get_mut(slot).filter(|run| run.pid.is_none()) else {
             return;
         };
         run.settle_at = None;
         if removed(self.ready.commands.remove(run.id)) {
-            return self.forget(slot);
+            return self.over(slot);
         }
         if run.events.is_none() {
-            let watch = |events: &std::os::fd::OwnedFd| {
-                self.epoll.add(events.as_fd(), Interest::Change, FIRST_RUN + slot as Token).is_ok()
-            };
+            let watch =
+                |events: &OwnedFd| self.epoll.add(events.as_fd(), Interest::Change, FIRST_RUN + slot as Token).is_ok();
             run.events = self.ready.commands.events(run.id).ok().filter(watch);
         }
         match run.events.as_ref().map(|events| populated(events.as_fd())) {
             // The kernel tells when that changes.
             Some(Ok(true)) => {}
             // Emptied since, or on its way there.
-            Some(Ok(false)) if removed(self.ready.commands.remove(run.id)) => self.forget(slot),
+            Some(Ok(false)) if removed(self.ready.commands.remove(run.id)) => self.over(slot),
             Some(Ok(false) | Err(_)) | None => run.settle_at = Some(Instant::now() + RETRY),
         }
     }
 
-    fn forget(&mut self, slot: usize) {
+    /// Nothing is left of the run in `slot`. Its end is kept until it is recorded, whoever has been told.
+    fn over(&mut self, slot: usize) {
         let Some(run) = self.runs.remove(slot) else {
             return;
         };
         if let Some(events) = &run.events {
             let _ = self.epoll.remove(events.as_fd());
         }
-        if !run.refused {
-            self.tell(&FromInit::Emptied { run: run.id }, None);
+        let Some((status, age)) = run.exited else {
+            // It was refused.
+            return;
+        };
+        self.tell(&FromInit::Emptied { run: run.id }, None);
+        if !run.forgotten {
+            self.ended.push(Ended { id: run.id, note: run.note, status, age });
         }
     }
 
     fn timers(&mut self) {
         let now = Instant::now();
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.accept_at) {
+            self.watch_listener();
+        }
         let slots: Vec<usize> =
             self.runs.iter().filter(|(_, run)| due(run.kill_at) || due(run.settle_at)).map(|(slot, _)| slot).collect();
         for slot in slots {
@@ -328,4 +398,8 @@ impl Init {
 /// Whether the cgroup is gone, by this removal or another's.
 fn removed(removal: sys::Result<()>) -> bool {
     matches!(removal, Ok(()) | Err(Errno(libc::ENOENT)))
+}
+
+fn millis(age: Duration) -> u64 {
+    u64::try_from(age.as_millis()).unwrap_or(u64::MAX)
 }

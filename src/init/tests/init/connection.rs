@@ -1,7 +1,9 @@
 //! The control socket: reconnecting, listing, a peer that is dead, slow or wrong.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, prlimit};
 use wire::id::RunId;
 use wire::init::{FromInit, MAX_FRAME, Status, ToInit};
 
@@ -24,7 +26,9 @@ fn a_new_connection_finds_the_runs_and_their_streams() {
     let mut found = std::collections::HashMap::new();
     for _ in 0..2 {
         let (message, fds) = sandbox.client.receive().unwrap();
-        let FromInit::Listed { run, exited } = message else { panic!("{message:?}") };
+        let FromInit::Listed { run, exited, streams: true, forgotten: false, .. } = message else {
+            panic!("{message:?}")
+        };
         assert_eq!(fds.len(), 2);
         found.insert(run, (exited, fds));
     }
@@ -100,7 +104,7 @@ fn noise_never_ends_the_init() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             *byte = (state >> 40) as u8;
         }
-        bytes[0] %= 5;
+        bytes[0] %= 6;
         let len = 1 + (state >> 33) as usize % 39;
         if sandbox.client.send_bytes(&bytes[..len], &[]).is_err() {
             sandbox.reconnect();
@@ -122,6 +126,31 @@ fn a_peer_that_does_not_read_is_dropped_and_the_next_one_served() {
     sandbox.reconnect();
     sandbox.client.send(&ToInit::List, &[]);
     assert_eq!(sandbox.client.message(), FromInit::Runs { count: 1 });
+}
+
+#[test]
+fn a_connection_that_cannot_be_taken_waits_and_costs_nothing() {
+    let mut sandbox = Sandbox::new();
+    // The hard limit stays: the init could not have it back otherwise.
+    let most = std::fs::read_to_string(format!("/proc/{}/limits", sandbox.pid())).unwrap();
+    let most = most.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let most = most.split_whitespace().nth(4).unwrap().parse().ok();
+    let none = Rlimit { current: Some(0), maximum: most };
+    let before = prlimit(Some(sandbox.pid()), Resource::Nofile, none).unwrap();
+    let client = Client::connect_only(&sandbox.socket());
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", sandbox.pid())).unwrap();
+        // utime and stime, the 14th and 15th; the name before has no space.
+        stat.split(' ').skip(13).take(2).map(|part| part.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let began = ticks();
+    std::thread::sleep(Duration::from_millis(600));
+    // Of a hundredth of a second each.
+    assert!(ticks() - began < 10, "the init spins");
+    prlimit(Some(sandbox.pid()), Resource::Nofile, before).unwrap();
+    assert_eq!(client.message(), FromInit::Ready { version: wire::init::VERSION });
+    sandbox.client = client;
+    assert_eq!(sandbox.sh("echo on").out, "on\n");
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn descriptors_must_be_pipes_the_right_way_round() {
         &[&out_r; 4],
     ];
     let run = RunId::from_u128(1);
-    let message = ToInit::Run { run, command: CommandAt::Inline(command(&["true"])) };
+    let message = ToInit::Run { run, note: vec![], command: CommandAt::Inline(command(&["true"])) };
     for fds in wrong {
         sandbox.client.send(&message, &fds.iter().map(|fd| fd.as_fd()).collect::<Vec<_>>());
         let refused = FromInit::Refused { run, step: Step::Request, errno: libc::EINVAL };
@@ -103,7 +103,7 @@ fn a_command_gets_blocking_streams_whatever_it_is_sent() {
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     let run = RunId::from_u128(1);
     let long = "dd if=/dev/zero bs=1000000 count=1 status=none";
-    let message = ToInit::Run { run, command: CommandAt::Inline(command(&["sh", "-c", long])) };
+    let message = ToInit::Run { run, note: vec![], command: CommandAt::Inline(command(&["sh", "-c", long])) };
     sandbox.client.send(&message, &[out_r.as_fd(), out_w.as_fd(), out_r.as_fd(), out_w.as_fd()]);
     drop(out_w);
     let mut total = 0;

@@ -5,6 +5,7 @@
 mod confine;
 mod connection;
 mod end;
+mod ended;
 mod limits;
 mod probe;
 mod run;

@@ -72,7 +72,7 @@ impl Sandbox {
 
     /// One more connection; the init drops the one before.
     pub fn reconnect(&mut self) {
-        self.client = Client::connect(&self.dir.path().join("init.sock"));
+        self.client = Client::connect(&self.socket());
     }
 
     /// This test program as a program inside, see `probe`.
@@ -119,6 +119,16 @@ impl Sandbox {
 
     pub fn sh(&mut self, script: &str) -> Done {
         self.output(command(&["sh", "-c", script]))
+    }
+
+    /// The init's process.
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_raw(self.pid).unwrap()
+    }
+
+    /// Where a client connects.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("init.sock")
     }
 
     /// What memory the init takes.
@@ -338,12 +348,20 @@ impl Client {
         self.run_at(id, CommandAt::Inline(command), None)
     }
 
+    pub fn run_noted(&self, id: RunId, note: Vec<u8>, command: Command) -> Started {
+        self.run_with((id, note), CommandAt::Inline(command), None)
+    }
+
     pub fn run_at(&self, id: RunId, command: CommandAt, memfd: Option<BorrowedFd<'_>>) -> Started {
+        self.run_with((id, vec![]), command, memfd)
+    }
+
+    fn run_with(&self, (id, note): (RunId, Vec<u8>), command: CommandAt, memfd: Option<BorrowedFd<'_>>) -> Started {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let (out, err) = (pipe(), pipe());
         let mut fds = vec![out.0.as_fd(), out.1.as_fd(), err.0.as_fd(), err.1.as_fd()];
         fds.extend(memfd);
-        self.send(&ToInit::Run { run: id, command }, &fds);
+        self.send(&ToInit::Run { run: id, note, command }, &fds);
         Started { id, out: out.0.into(), err: err.0.into() }
     }
 }
