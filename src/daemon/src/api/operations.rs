@@ -147,7 +147,21 @@ fn refusal(error: &SessionError) -> Cow<'static, str> {
         E::Full { .. } | E::OpenFull { .. } | E::TenantFull { .. } => "no room",
         E::RunExists(_) => "run exists",
         E::TooLong(_) => "too long",
-        _ => "not started",
+        E::Abandoned(_) => "client went away",
+        E::UnknownRuntime { .. }
+        | E::AttachNeedsId
+        | E::NothingToAttach(_)
+        | E::Exists(_)
+        | E::Opening(_)
+        | E::RuntimeDiffers { .. }
+        | E::Unsupported(_)
+        | E::NoSlot
+        | E::Image(_)
+        | E::Launch(_)
+        | E::Init(_)
+        | E::Io { .. }
+        | E::Store(_)
+        | E::Broken(_) => "not started",
     };
     Cow::Borrowed(text)
 }
