@@ -136,7 +136,8 @@ pub enum ToInit {
         /// Signal number, signal(7).
         signal: u8,
     },
-    /// The end of a run's main process is recorded: it need not be told again.
+    /// The end of a run's main process is recorded: it need not be told again. One that is lost, because `sandboxd` died
+    /// right after sending it, makes the next one record that end a second time.
     Forget {
         /// Which.
         run: RunId,
@@ -178,7 +179,7 @@ pub enum FromInit {
     },
     /// Answer to [`ToInit::List`]: so many [`FromInit::Listed`] follow.
     Runs {
-        /// At most [`MAX_RUNS`].
+        /// At most [`MAX_RUNS`] and [`MAX_ENDED`].
         count: u32,
     },
     /// One run. Descriptors, if `streams`: read end of standard output, read end of standard error.
@@ -187,7 +188,7 @@ pub enum FromInit {
         run: RunId,
         /// What came with it.
         note: Vec<u8>,
-        /// Milliseconds since it was started.
+        /// Milliseconds since it was started, or from then until its main process ended.
         age_ms: u64,
         /// How its main process ended, if it has.
         exited: Option<Status>,
