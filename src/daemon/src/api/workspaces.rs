@@ -22,7 +22,7 @@ use super::{App, Shared, body};
 use crate::archive::{ArchiveError, Sum};
 use crate::document::DocumentError;
 use crate::files::stored::StoredError;
-use crate::store::WorkspaceRow;
+use crate::session::WorkspaceRow;
 
 /// Workspaces on a page unless the client says otherwise.
 const PAGE: u64 = 50;

@@ -53,3 +53,4 @@ pub use run::{Piece, Ran};
 pub use running::Found;
 pub use session::{Session, now};
 pub use token::{Key, constant_time_eq};
+pub use workspaces::WorkspaceRow;

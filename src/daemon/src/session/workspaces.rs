@@ -2,7 +2,7 @@
 
 use super::error::SessionError;
 use super::registry::Registry;
-use crate::store::WorkspaceRow;
+pub use crate::store::WorkspaceRow;
 
 impl Registry {
     /// Workspaces `skip..skip + limit` of all, last opened first, and how many there are.
