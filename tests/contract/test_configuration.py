@@ -106,11 +106,14 @@ def refused(settings, config=None):
             command, more = [services.REFERENCE, "-m", "pydantic_ai_backends.remote.server"], {}
         else:
             command = [str(services.PROGRAM)]
-            more = {"state_dir": f"{directory}/state", "runtime_dir": f"{directory}/run", "catalog": str(services.ROOT / "catalog" / "test.json")}
+            more = {name: f"{directory}/{name}" for name in ("state_dir", "runtime_dir")}
+            Path(more["state_dir"]).mkdir()
+            # Not every host on which this runs can enforce limits, which is no matter of these cases.
+            more |= {"catalog": services.ROOT / "catalog" / "test.json", "limits": "best-effort"}
         if config is not None:
             (Path(directory) / "sandboxd.toml").write_text(config)
             command += ["--config", f"{directory}/sandboxd.toml"]
-        environment = services.environment({"token": TOKEN, **more, **settings})
+        environment = services.environment({"token": TOKEN, "log": "error", **more, **settings})
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
     assert ended.returncode != 0 and ended.stdout == ""
     lines = ended.stderr.strip().splitlines()
