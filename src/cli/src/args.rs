@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use wire::id::{SessionId, Tenant};
+use wire::key::Scope;
 
 const AFTER: &str = "\
 Where the service is: --url or --socket, else SANDBOXD_URL, else SANDBOXD_SOCKET, else the socket \
@@ -61,6 +62,8 @@ pub enum Command {
     Close(Close),
     /// List the open sessions
     Sessions(Sessions),
+    /// Print the id of the session that a key means
+    Key(Key),
     /// List the local images
     Images,
     /// Show everything that is in force
@@ -87,6 +90,38 @@ pub struct Open {
     /// Attach to a session or to its kept files; never create
     #[arg(long, requires = "id")]
     pub attach: bool,
+}
+
+/// `key`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Whoever sends the same key to POST /sessions gets this session. A scope needs its own subject: \
+--run, --conversation, --channel or --user; the agent is part of the key in the scopes channel, user and agent. \
+Without --host the service is asked who it is, which takes the service token.")]
+pub struct Key {
+    /// What is shared: run, conversation, channel, user or agent
+    #[arg(long, value_parser = scope)]
+    pub scope: Scope,
+    /// Whose it is
+    #[arg(long)]
+    pub organization: String,
+    /// The agent
+    #[arg(long)]
+    pub agent: String,
+    /// One run of the agent
+    #[arg(long)]
+    pub run: Option<String>,
+    /// One conversation
+    #[arg(long)]
+    pub conversation: Option<String>,
+    /// One person
+    #[arg(long)]
+    pub user: Option<String>,
+    /// One channel of a messenger
+    #[arg(long)]
+    pub channel: Option<String>,
+    /// The installation, as `host_id` of its policy names it
+    #[arg(long, value_name = "HOST_ID")]
+    pub host: Option<String>,
 }
 
 /// `run`.
@@ -146,6 +181,11 @@ pub struct Sessions {
     /// Measure what each uses
     #[arg(long)]
     pub usage: bool,
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    let names = Scope::ALL.map(Scope::name).join(", ");
+    Scope::parse(text).ok_or_else(|| format!("one of {names}"))
 }
 
 fn session_id(text: &str) -> Result<SessionId, String> {
@@ -214,6 +254,8 @@ mod tests {
             "sandboxctl run s1 --timeout 0 -- ls",
             "sandboxctl run s1 --timeout nan -- ls",
             "sandboxctl open --attach",
+            "sandboxctl key --scope team --organization a --agent b",
+            "sandboxctl key --scope agent --agent b",
             "sandboxctl open --id -x",
             "sandboxctl open --token secret",
             "sandboxctl --url http://h:1 --socket /s images",

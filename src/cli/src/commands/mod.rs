@@ -2,6 +2,7 @@
 
 mod copy;
 mod doctor;
+mod key;
 mod list;
 mod run;
 mod service;
@@ -26,6 +27,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         Command::Run(run) => run::run(&mut client, run, json).await,
         Command::Ls(ls) => list::list(&mut client, ls, json).await.map(|()| 0),
         Command::Cp(cp) => copy::copy(&mut client, &cp, json).await,
+        Command::Key(asked) => key::key(&mut client, asked, json).await.map(|()| 0),
         Command::Images => service::images(&mut client, json).await.map(|()| 0),
         Command::Policy => service::policy(&mut client, json).await.map(|()| 0),
         Command::Doctor => doctor::doctor(&mut client, json).await,

@@ -89,7 +89,8 @@ impl App {
 pub fn caller(headers: &HeaderMap) -> Result<Caller, ApiError> {
     let text = |name: &'static str| {
         let Some(value) = headers.get(HeaderName::from_static(name)) else { return Ok(None) };
-        let sound = (1..=CALLER_MAX).contains(&value.len()) && value.as_bytes().iter().all(|b| (b' '..=b'~').contains(b));
+        let sound =
+            (1..=CALLER_MAX).contains(&value.len()) && value.as_bytes().iter().all(|b| (b' '..=b'~').contains(b));
         match value.to_str() {
             Ok(text) if sound => Ok(Some(text.to_owned())),
             Ok(_) | Err(_) => {
@@ -201,7 +202,8 @@ fn filter(query: Pairs) -> Result<Filter, ApiError> {
             }
             "failed" => {
                 let flag = crate::config::boolean(&value);
-                filter.failed = Some(flag.ok_or_else(|| wrong("Input should be a valid boolean".into(), "bool_parsing"))?);
+                filter.failed =
+                    Some(flag.ok_or_else(|| wrong("Input should be a valid boolean".into(), "bool_parsing"))?);
             }
             "q" if value.chars().count() > TEXT_MAX => {
                 return Err(wrong(format!("String should have at most {TEXT_MAX} characters"), "string_too_long"));
@@ -234,9 +236,20 @@ mod tests {
 
     #[test]
     fn filters_are_read_and_what_is_none_is_named() {
-        let all = parse(&[("skip", "3"), ("limit", "500"), ("session", "s"), ("tenant", "t"), ("op", "run"), ("failed", "1"), ("q", "a%")]);
+        let all = parse(&[
+            ("skip", "3"),
+            ("limit", "500"),
+            ("session", "s"),
+            ("tenant", "t"),
+            ("op", "run"),
+            ("failed", "1"),
+            ("q", "a%"),
+        ]);
         let all = all.unwrap();
-        assert_eq!((all.skip, all.limit, all.op.as_deref(), all.failed, all.text.as_deref()), (3, 500, Some("run"), Some(true), Some("a%")));
+        assert_eq!(
+            (all.skip, all.limit, all.op.as_deref(), all.failed, all.text.as_deref()),
+            (3, 500, Some("run"), Some(true), Some("a%"))
+        );
         assert_eq!(parse(&[]).unwrap(), Filter { limit: 50, ..Filter::default() });
         let long = "x".repeat(201);
         for (name, value) in [
@@ -262,7 +275,8 @@ mod tests {
         let with = |bytes: &[u8]| {
             let mut headers = HeaderMap::new();
             headers.insert(AGENT_HEADER, HeaderValue::from_bytes(bytes).unwrap());
-            caller(&headers).map_err(|error| matches!(error, ApiError::Invalid(list) if list[0].loc == ["header", AGENT_HEADER]))
+            caller(&headers)
+                .map_err(|error| matches!(error, ApiError::Invalid(list) if list[0].loc == ["header", AGENT_HEADER]))
         };
         assert_eq!(with(b"clerk 7").unwrap(), Caller { agent: Some("clerk 7".into()), run: None });
         assert_eq!(with(&[b'x'; 128]).unwrap().agent.unwrap().len(), 128);

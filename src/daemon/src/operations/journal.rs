@@ -163,7 +163,10 @@ impl Journal {
         self.line.push(b'\n');
         let length = self.length + self.line.len() as u64;
         if length > self.most {
-            return Err(io::Error::new(io::ErrorKind::StorageFull, "the journal is at its limit: its database does not take it up"));
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "the journal is at its limit: its database does not take it up",
+            ));
         }
         if let Err(error) = self.file.write_all(&self.line) {
             // A part of it may be there.
@@ -240,7 +243,11 @@ impl Lost {
         self.count += 1;
         if self.said.is_none_or(|said| said.elapsed() >= COMPLAIN_EVERY) {
             self.said = Some(Instant::now());
-            tracing::error!(error = error as &dyn std::error::Error, operations = self.count, "operations are not recorded");
+            tracing::error!(
+                error = error as &dyn std::error::Error,
+                operations = self.count,
+                "operations are not recorded"
+            );
         }
     }
 

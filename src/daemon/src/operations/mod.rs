@@ -33,6 +33,7 @@ use tokio::sync::Semaphore;
 use wire::api::{Operation as Shown, OperationsPage, SessionEvent, SessionEvents};
 use wire::id::SessionId;
 
+use crate::fail;
 pub use crate::store::Filter;
 use crate::store::{OperationRow, Operations, Page, Reader, StoreError};
 use journal::Journal;
@@ -146,6 +147,7 @@ impl Log {
     pub fn record(&self, operation: Operation) {
         let urgency = self.journal().append(operation);
         self.mover.wake(urgency);
+        fail::point("op.recorded");
     }
 
     /// Take up the numbers of sessions that an earlier process opened, each with when that was (Unix seconds).

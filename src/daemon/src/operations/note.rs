@@ -17,11 +17,8 @@ struct Note {
 /// The note of a command.
 #[must_use]
 pub fn write(subject: &Subject) -> Vec<u8> {
-    let note = Note {
-        agent: subject.caller.agent.clone(),
-        run: subject.caller.run.clone(),
-        target: cut(&subject.target),
-    };
+    let note =
+        Note { agent: subject.caller.agent.clone(), run: subject.caller.run.clone(), target: cut(&subject.target) };
     // Plain data: what cannot be written is told as an unknown command.
     postcard::to_allocvec(&note).unwrap_or_default()
 }
@@ -69,7 +66,10 @@ mod tests {
     fn what_a_sandbox_makes_of_it_is_bounded() {
         for bytes in [&b""[..], &[0xff; 100], &[1; 512]] {
             let (caller, target) = read(bytes);
-            assert!(caller.agent.is_none_or(|agent| agent.len() <= CALLER_MAX) && target.chars().count() <= 201, "{bytes:?}");
+            assert!(
+                caller.agent.is_none_or(|agent| agent.len() <= CALLER_MAX) && target.chars().count() <= 201,
+                "{bytes:?}"
+            );
         }
         let mut lies = subject("true");
         lies.caller = Caller { agent: Some("a\nb".repeat(500)), run: Some("\u{1b}".into()) };

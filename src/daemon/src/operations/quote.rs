@@ -66,7 +66,12 @@ mod tests {
     fn long_ones_are_cut_after_200_characters() {
         let exact = "a".repeat(200);
         assert_eq!(argv(&[&exact]), exact);
-        for long in [vec!["a".repeat(201)], vec!["a".repeat(199), "bb".into()], vec!["é".repeat(8 << 20)], vec!["'".repeat(300)]] {
+        for long in [
+            vec!["a".repeat(201)],
+            vec!["a".repeat(199), "bb".into()],
+            vec!["é".repeat(8 << 20)],
+            vec!["'".repeat(300)],
+        ] {
             let text = command(&long);
             assert_eq!((text.chars().count(), text.ends_with('…')), (201, true), "{text}");
         }

@@ -242,7 +242,9 @@ fn connect(path: &Path, mode: OpenFlags) -> Result<Connection, StoreError> {
 fn damage(error: &rusqlite::Error) -> String {
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-            format!("it is damaged ({error}); nothing was changed; restore it from a backup, or move it aside to start a new log")
+            format!(
+                "it is damaged ({error}); nothing was changed; restore it from a backup, or move it aside to start a new log"
+            )
         }
         _ => error.to_string(),
     }
@@ -328,7 +330,11 @@ fn condition(filter: &Filter) -> (String, Vec<Value>) {
     if parts.is_empty() { (String::new(), values) } else { (format!(" WHERE {}", parts.join(" AND ")), values) }
 }
 
-fn rows(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<Vec<OperationRow>, rusqlite::Error> {
+fn rows(
+    connection: &Connection,
+    sql: &str,
+    values: impl rusqlite::Params,
+) -> Result<Vec<OperationRow>, rusqlite::Error> {
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map(values, read)?.collect::<Result<Vec<_>, _>>()?;
     Ok(rows.into_iter().flatten().collect())

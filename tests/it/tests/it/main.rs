@@ -4,6 +4,8 @@
 //! A test that needs a state of the service of its own starts its own instance.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod bursts;
+mod chaos;
 mod commands;
 mod endings;
 mod files;
