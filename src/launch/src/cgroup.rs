@@ -345,4 +345,3 @@ fn give_back_memory(dir: &OwnedFd) {
     let Ok(used) = read(dir, "memory.current") else { return };
     let _ = write(dir, "memory.reclaim", used.trim());
 }
-

@@ -24,7 +24,7 @@ use crate::error::{Failure, Result, Step};
 use crate::rootfs::{self, Sources};
 use crate::spec;
 use crate::store::Store;
-use crate::{executor, subprocess, sys};
+use crate::{executor, fail, subprocess, sys};
 
 /// Measures consecutive parts of a launch.
 struct Clock {
@@ -66,6 +66,7 @@ pub struct Launch<'a> {
 pub fn start(launch: &Launch<'_>) -> Result<Answer> {
     let mut clock = Clock::start();
     let mut cgroup = launch.cgroups.create(&launch.plan.id)?;
+    fail::point("start.cgroup");
     match try_start(launch, &mut cgroup, &mut clock) {
         Ok(()) => Ok(Answer::Started { cgroup: launch.cgroups.path_of(&launch.plan.id), phases: clock.phases }),
         Err(failure) => {
@@ -87,6 +88,7 @@ fn try_start(launch: &Launch<'_>, cgroup: &mut SandboxCgroup, clock: &mut Clock)
     clock.mark("limits");
     let sources = Sources::open(plan, config, launch.store, &mappings, &cgroup.dir)?;
     clock.mark("mounts");
+    fail::point("start.mounts");
     let born_in = cgroup.init.as_ref().map(AsFd::as_fd);
     let what = format!("start sandbox {}", plan.id);
     let body = |_: &OwnedFd| {
@@ -118,6 +120,7 @@ fn contain(launch: &Launch<'_>, sources: &Sources, cgroup_ns: &OwnedFd) -> Resul
     set_oom_score()?;
     rootfs::enter(sources, launch.plan, launch.config)?;
     clock.mark("rootfs");
+    fail::point("start.rootfs");
     write_bundle(launch)?;
     place_descriptors(launch)?;
     clock.mark("bundle");
@@ -134,9 +137,11 @@ fn contain(launch: &Launch<'_>, sources: &Sources, cgroup_ns: &OwnedFd) -> Resul
         .build()
         .step(|| step("build"))?;
     clock.mark("libcontainer build");
+    fail::point("start.built");
     container.start().step(|| step("start"))?;
     outcome.wait()?;
     clock.mark("libcontainer start");
+    fail::point("start.started");
     Ok(clock.phases)
 }
 

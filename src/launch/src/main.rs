@@ -13,6 +13,7 @@
 //! | `subprocess` | work in a child that reports back |
 //! | `unpack`, `layer`, `blob` | layer blobs, in a process without privilege |
 //! | `bootstrap` | recipes of local bases |
+//! | `fail` | where chaos tests kill the launcher |
 //! | `sys` | all unsafe |
 
 mod blob;
@@ -23,6 +24,7 @@ mod connection;
 mod container;
 mod error;
 mod executor;
+mod fail;
 mod idmap;
 mod layer;
 mod mount;
@@ -66,6 +68,9 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<()> {
+    if fail::arm()? {
+        return Ok(());
+    }
     let Some(path) = arguments()? else {
         println!("sandboxd-launch {}\nusage: sandboxd-launch --config FILE", env!("CARGO_PKG_VERSION"));
         return Ok(());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt};
-use rustix::process::{Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use wire::launch::{Answer, Request};
 
 use crate::connection::{self, Received};
@@ -69,6 +69,8 @@ struct Job {
 /// The launcher at work.
 pub struct Server {
     host: Host,
+    /// Of the launcher itself.
+    pid: Pid,
     /// None in children: they keep nobody's connections waiting after the launcher has died.
     listener: Option<OwnedFd>,
     signals: OwnedFd,
@@ -85,6 +87,7 @@ impl Server {
     pub fn new(host: Host, listener: OwnedFd, signals: OwnedFd) -> Self {
         Self {
             host,
+            pid: rustix::process::getpid(),
             listener: Some(listener),
             signals,
             waiting: Vec::new(),
@@ -270,6 +273,11 @@ impl Server {
         self.jobs.clear();
         sys::reset_signals();
         sys::ignore_sigpipe();
+        // Whoever starts the launcher again takes what it finds for all there is: nothing may go on behind its back.
+        let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        if tied.is_err() || rustix::process::getppid() != Some(self.pid) {
+            sys::exit(1);
+        }
         sys::end_after(seconds + 5);
     }
 

@@ -37,6 +37,8 @@ pub fn run(
         }
         Forked::Parent(child) => {
             drop(reporter);
+            // And with it what only the child is to hold: ends of pipes, whose closing tells that it is gone.
+            drop(body);
             let outcome = meanwhile(&child);
             if outcome.is_err() {
                 kill(&child);

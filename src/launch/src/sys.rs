@@ -84,12 +84,13 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// Set `attributes` (`MOUNT_ATTR_…`) on the mount `mount`, and the id mapping of `userns` if given.
+/// Set `attributes` (`MOUNT_ATTR_…`) on the mount `mount`, and the id mapping of `userns` if given. It leaves its
+/// peers: on most hosts mounts are shared (mount_namespaces(7)), and a clone of one would be too.
 ///
 /// # Errors
 /// What mount_setattr(2) says.
 pub fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, userns: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-    let mut attr = MountAttr { set: attributes, ..MountAttr::default() };
+    let mut attr = MountAttr { set: attributes, propagation: libc::MS_PRIVATE, ..MountAttr::default() };
     if let Some(userns) = userns {
         attr.set |= libc::MOUNT_ATTR_IDMAP;
         attr.userns_fd = u64::try_from(userns.as_raw_fd()).unwrap_or_default();

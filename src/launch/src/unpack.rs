@@ -74,7 +74,7 @@ fn extract(
     let (ready, tell_ready) = pipe_with(PipeFlags::CLOEXEC).step(|| "make a pipe")?;
     let (go, tell_go) = pipe_with(PipeFlags::CLOEXEC).step(|| "make a pipe")?;
     let caps = Caps { bytes: config.max_layer_bytes, entries: config.max_layer_entries };
-    let body = |reporter: &OwnedFd| {
+    let body = move |reporter: &OwnedFd| {
         enter_directory(config, &tree)?;
         sys::unshare(UnshareFlags::NEWUSER).step(|| "make a user namespace")?;
         rustix::io::write(&tell_ready, &[1]).step(|| "wait for the id mapping")?;

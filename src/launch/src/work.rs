@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::container::{self, Launch};
 use crate::error::{Error, Failure, Result};
 use crate::store::{self, Store};
-use crate::unpack;
+use crate::{fail, unpack};
 
 /// What every request is carried out on. Holds no state: everything is in the kernel or on disk.
 pub struct Host {
@@ -125,22 +125,31 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
             let launch = Launch { config: &host.config, store: &host.store, cgroups: &host.cgroups, plan, listener };
             return Ok(container::start(&launch)?);
         }
-        Request::Stop { id } => host.cgroups.remove(id)?,
+        Request::Stop { id } => {
+            host.cgroups.remove(id)?;
+            fail::point("stop.stopped");
+        }
         Request::Freeze { id } => host.cgroups.set_frozen(id, true)?,
         Request::Thaw { id } => host.cgroups.set_frozen(id, false)?,
         Request::List {} => return Ok(Answer::Sandboxes { sandboxes: host.cgroups.list()? }),
         Request::Unpack { layer, compression } => {
             let blob = descriptor()?;
             check_type(&blob, &[FileType::RegularFile])?;
-            return Ok(unpack::unpack(&host.config, &host.store, layer, *compression, blob)?);
+            let answer = unpack::unpack(&host.config, &host.store, layer, *compression, blob)?;
+            fail::point("unpack.unpacked");
+            return Ok(answer);
         }
         Request::Commit { build, layer } => commit(host, build, layer)?,
         Request::Forget { id } => {
             refuse_running(host, id, "forget")?;
             host.store.discard(&host.store.sessions, id.as_str())?;
+            fail::point("forget.removed");
         }
         Request::RemoveLayer { layer } => host.store.discard(&host.store.layers, layer.as_str())?,
-        Request::RemoveWorkspace { id } => host.store.discard(&host.store.workspaces, id.as_str())?,
+        Request::RemoveWorkspace { id } => {
+            host.store.discard(&host.store.workspaces, id.as_str())?;
+            fail::point("workspace.removed");
+        }
         Request::Bootstrap { recipe } => {
             let output = descriptor()?;
             check_type(&output, &[FileType::RegularFile, FileType::Fifo, FileType::Socket])?;
@@ -183,6 +192,7 @@ fn commit(host: &Host, build: &SessionId, layer: &LayerId) -> Result<()> {
         return Err(Failure::new(format!("open the write layer of {build}: there is none")));
     }
     host.store.publish(&dir, "upper", layer)?;
+    fail::point("commit.committed");
     Ok(())
 }
 

@@ -188,16 +188,14 @@ fn it_finds_the_operators_certificates() {
 
 #[test]
 fn the_workspace_may_be_anywhere_and_tmp_the_write_layers() {
-    let launcher = start("", |plan| {
-        plan.tmpfs_bytes = None;
-        plan.work_dir = "/home/agent/deep/work".into();
-        plan.layers.truncate(1);
-    });
-    // The script writes to /workspace, which is now a directory that does not exist: nothing arrives.
-    common::wait_for("the mount point is made", || {
-        launcher.state("sessions/inside/upper/home/agent/deep/work").is_dir()
-    });
-    assert!(!launcher.state("workspaces/inside/workspace/done").exists());
+    let launcher = Launcher::start(common::SLEEP, "");
+    let mut plan = plan("inside", 3, &[launcher.base()]);
+    plan.tmpfs_bytes = None;
+    plan.work_dir = "/home/agent/deep/work".into();
+    let answer = launcher.start_sandbox(&plan);
+    assert!(matches!(answer, Answer::Started { .. }), "{answer:?}");
+    assert!(launcher.state("sessions/inside/upper/home/agent/deep/work").is_dir(), "the mount point is made");
+    assert!(!launcher.state("sessions/inside/upper/tmp").exists(), "nothing is mounted there");
 }
 
 #[test]

@@ -255,3 +255,14 @@ fn it_serves_a_socket_that_it_is_given() {
     started(&launcher.start_sandbox(&plan("given", 1, &[launcher.base()])));
     launcher.stop("given");
 }
+
+#[test]
+fn a_host_whose_mounts_are_shared_as_systemd_makes_them() {
+    let mut launcher = Launcher::start(SLEEP, "");
+    launcher.restart_in(&["unshare", "--mount", "--propagation", "shared"]);
+    let mounts = || std::fs::read_to_string(format!("/proc/{}/mounts", launcher.process.id())).unwrap();
+    let before = mounts();
+    started(&launcher.start_sandbox(&plan("shared", 1, &[launcher.base()])));
+    assert_eq!(mounts(), before, "nothing propagates to the host");
+    launcher.stop("shared");
+}

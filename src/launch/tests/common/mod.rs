@@ -87,6 +87,15 @@ impl Launcher {
         self.wait_until_ready();
     }
 
+    /// Likewise, the new one executed by the program and arguments `by`.
+    pub fn restart_in(&mut self, by: &[&str]) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        let launcher = [env!("CARGO_BIN_EXE_sandboxd-launch"), "--config"];
+        self.process = Command::new(by[0]).args(&by[1..]).args(launcher).arg(self.path("launch.toml")).spawn().unwrap();
+        self.wait_until_ready();
+    }
+
     /// Likewise, the new one given `socket` as systemd would.
     pub fn restart_with(&mut self, socket: OwnedFd) {
         self.process.kill().unwrap();
