@@ -4,7 +4,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR := $(TARGET)
 PROGRAMS := $(TARGET)/release/sandboxd $(TARGET)/release/sandboxd-launch $(TARGET)/release/sandbox-init $(TARGET)/release/sandboxctl
 
-.PHONY: help build demo test bench lint deny format
+.PHONY: help build demo test bench chaos scale lint deny format
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,8 @@ help:
 	@echo "make demo     a session from nothing: a spreadsheet grouped and drawn, by code in a sandbox (root)"
 	@echo "make test     every test (root)"
 	@echo "make bench    how long things take, each beside what cannot be avoided (root)"
+	@echo "make chaos    kill service and launcher 200 times under load, then compare (root)"
+	@echo "make scale    1,000 open sessions of which 20 are resident (root)"
 	@echo "make lint     format, clippy, dependencies"
 
 # One invocation for the three that run on the host; sandbox-init is static and has a profile of its own.
@@ -32,6 +34,14 @@ test: build
 bench: build
 	@tests/prepare test
 	cargo run --quiet --release --locked --package bench
+
+chaos: build
+	@tests/prepare test
+	cargo run --quiet --release --locked --package it --bin chaos
+
+scale: build
+	@tests/prepare test
+	cargo run --quiet --release --locked --package it --bin scale
 
 lint:
 	@tests/prepare build

@@ -15,6 +15,7 @@
 //! | [`config`] | the settings | what they are for |
 //! | [`serve`] | wires the rooms together and listens | |
 //! | [`dev`] | starts launcher and service for development | |
+//! | [`fail`] | where chaos tests kill the service; any room may call it | everything |
 
 mod api;
 mod archive;
@@ -22,6 +23,7 @@ mod catalog;
 mod config;
 mod dev;
 mod document;
+mod fail;
 mod files;
 mod image;
 mod operations;

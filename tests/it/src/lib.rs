@@ -7,6 +7,8 @@
 //! | [`session`] | a session of it, and what a command answered |
 //! | [`http`] | a small blocking HTTP client that may also misbehave |
 //! | [`launcher`] | somebody who speaks to the launcher's socket |
+//! | [`pair`] | launcher and service as two programs, each of which can be killed |
+//! | [`load`] | clients that know what was acknowledged, and a run of kills under them |
 //! | [`host`] | what of ours is on this host: processes, mounts, cgroups, networks, files |
 //!
 //! A harness fails by panicking, with what it saw.
@@ -16,6 +18,8 @@ pub mod daemon;
 pub mod host;
 pub mod http;
 pub mod launcher;
+pub mod load;
+pub mod pair;
 pub mod session;
 
 pub use daemon::{Daemon, shared};

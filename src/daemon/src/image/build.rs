@@ -11,6 +11,7 @@ use wire::id::LayerId;
 use wire::launch::MAX_LAYERS;
 
 use crate::catalog::Definition;
+use crate::fail;
 
 use super::error::{ImageError, StoreError};
 use super::log::StepLog;
@@ -58,7 +59,9 @@ pub(super) async fn build(
         User { uid: inner.settings.account.uid, gid: inner.settings.account.gid, home: inner.settings.account.home() };
     record.layers = layers;
     record.alias = Some(alias.clone());
-    Ok(inner.put(record).await?)
+    let entry = inner.put(record).await?;
+    fail::point("build.recorded");
+    Ok(entry)
 }
 
 /// The key of the record of a built image.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use wire::id::{LayerId, SessionId};
@@ -14,6 +14,9 @@ use super::seqpacket::Seqpacket;
 
 /// Longer than any deadline of the launcher's own, which answers by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a launcher that is not there may take to be there again, and how often it is looked for.
+const RESTART: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(20);
 /// For what copies or removes much.
 const LONG_PATIENCE: Duration = Duration::from_secs(1800);
 
@@ -224,20 +227,29 @@ impl Launcher {
             socket: self.socket.to_path_buf(),
             source,
         };
-        let exchange = self.exchange(request, fds);
-        match tokio::time::timeout(within, exchange).await {
+        match tokio::time::timeout(within, self.insist(request, fds)).await {
             Ok(answer) => answer.map_err(unreachable),
             Err(_) => Err(LaunchError::Silent { operation: operation.to_owned(), within }),
         }
     }
 
-    async fn exchange(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
-        let bytes = serde_json::to_vec(request)?;
-        let connection = self.connect().await?;
-        connection.send(&bytes, fds).await?;
-        let mut buffer = vec![0; MAX_MESSAGE];
-        let message = connection.recv(&mut buffer).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok(serde_json::from_slice(&buffer[..message.len])?)
+    /// Ask again while the launcher is being started again; what it may have begun already, only if it can be done twice.
+    async fn insist(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+        let until = Instant::now() + RESTART;
+        loop {
+            let failed = match self.connect().await {
+                Ok(connection) => match exchange(&connection, request, fds).await {
+                    Err(error) if can_be_repeated(request) => error,
+                    done => return done,
+                },
+                Err(error) if is_absent(&error) => error,
+                Err(error) => return Err(error),
+            };
+            if Instant::now() >= until {
+                return Err(failed);
+            }
+            tokio::time::sleep(RETRY).await;
+        }
     }
 
     /// Connect, waiting while the launcher's backlog is full.
@@ -252,6 +264,34 @@ impl Launcher {
                 done => return done,
             }
         }
+    }
+}
+
+async fn exchange(connection: &Seqpacket, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+    connection.send(&serde_json::to_vec(request)?, fds).await?;
+    let mut buffer = vec![0; MAX_MESSAGE];
+    let message = connection.recv(&mut buffer).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok(serde_json::from_slice(&buffer[..message.len])?)
+}
+
+/// Nobody listens, or not yet.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset)
+}
+
+/// Whether it is the same to do it once or twice.
+fn can_be_repeated(request: &Request) -> bool {
+    match request {
+        Request::Stop { .. }
+        | Request::Freeze { .. }
+        | Request::Thaw { .. }
+        | Request::List {}
+        | Request::Commit { .. }
+        | Request::Forget { .. }
+        | Request::RemoveLayer { .. }
+        | Request::RemoveWorkspace { .. } => true,
+        // They come with a descriptor that may have been used.
+        Request::Start { .. } | Request::Unpack { .. } | Request::Bootstrap { .. } => false,
     }
 }
 

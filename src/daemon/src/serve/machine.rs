@@ -10,6 +10,7 @@ use wire::id::{LayerId, RunId, SessionId};
 use wire::init::{Command, Privilege};
 use wire::launch::{Compression, Kind, Limits, Network, OciRuntime, Plan};
 
+use crate::fail;
 use crate::image::{BuildStep, Machine, MachineError, MachineFuture, StepEnd, StepLog, Unpacked};
 use crate::runtime::pipes::{Pipe, Read};
 use crate::runtime::{Init, Launcher, Outcome, Slots, init::Running, listener};
@@ -44,9 +45,11 @@ impl LaunchMachine {
         let stopped = self.launcher.stop(&build).await.map_err(|e| MachineError::new("end the build sandbox", e));
         let ended = ended?;
         stopped?;
+        fail::point("build.ran");
         if ended == StepEnd::Exited(0) {
             let committed = self.launcher.commit(&build, &step.layer).await;
             committed.map_err(|e| MachineError::new("keep the step's layer", e))?;
+            fail::point("build.committed");
         }
         cleanup.now().await;
         Ok(ended)
@@ -62,6 +65,7 @@ impl LaunchMachine {
         let plan = self.plan(build, step, slot.number());
         self.launcher.start(plan, &control).await.map_err(|e| MachineError::new("start the build sandbox", e))?;
         drop(control);
+        fail::point("build.started");
         let init = Init::connect(dir.as_fd(), SOCKET).await.map_err(|e| MachineError::new("talk to the build's init", e))?;
         follow(&init, step).await
     }

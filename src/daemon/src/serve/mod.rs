@@ -21,6 +21,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::api::{self, App};
 use crate::archive::Archive;
 use crate::catalog::{self, CatalogError, Catalogue, Runtime};
+use crate::fail;
 use crate::config::{self, ConfigError, DEFAULT_FILE, LimitsMode, Raw, Settings};
 use crate::image::{self, Account, Images};
 use crate::operations::{self, Log, Op, Operation, Subject};
@@ -54,6 +55,9 @@ pub enum ServeError {
     /// A setting cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A fail point that is none.
+    #[error(transparent)]
+    Fail(#[from] fail::BadAim),
     /// The catalogue cannot be used.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
@@ -92,6 +96,9 @@ pub enum ServeError {
 pub fn run(file: Option<&Path>) -> Result<(), ServeError> {
     // What we write is for the sandbox to read as well; see `files`.
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    if fail::arm()? {
+        return Ok(());
+    }
     let settings = read_settings(file)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

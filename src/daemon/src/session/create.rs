@@ -1,5 +1,6 @@
 //! Making a sandbox for a session, and undoing it: each step has its opposite.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,9 +18,10 @@ use super::session::{Live, Session};
 use super::token::Key;
 use crate::catalog::{NetworkMode, Runtime};
 use crate::config::Settings;
+use crate::fail;
 use crate::files::Workspace;
 use crate::image::{Images, ReadyImage, SharedError};
-use crate::runtime::{Init, Launcher, Slots, listener};
+use crate::runtime::{Init, LaunchError, Launcher, Slots, listener};
 use crate::store::{Store, StoreError};
 
 /// Name of an init's control socket in its directory.
@@ -80,6 +82,9 @@ impl Deps {
         let found = make_workspace(&self.workspaces, &session.id).map_err(|e| io(e.into()))?;
         let workspace = Workspace::open(self.workspaces.as_fd(), &session.id, &self.settings.work_dir)
             .map_err(|error| io(io::Error::other(error)))?;
+        if let Err(error) = workspace.sweep() {
+            tracing::warn!(session = %session.id, error = &error as &dyn std::error::Error, "leftovers of writes stay");
+        }
         // Set once; a session that wakes keeps the one that it has.
         let _ = session.workspace.set(workspace);
         Ok(found)
@@ -97,12 +102,25 @@ impl Deps {
         let io = |source| SessionError::Io { operation: "make the control socket", id: session.id.clone(), source };
         let dir = self.socket_dir(&session.id).map_err(io)?;
         let control = listener(dir.as_fd(), SOCKET).map_err(io)?;
-        let started = self.launcher.start(plan, &control).await.map_err(SessionError::Launch)?;
+        fail::point("start.listening");
+        let started = self.launcher.start(plan, &control).await;
+        fail::point("start.launched");
+        let started = match started {
+            Ok(started) => started,
+            Err(error) => {
+                // The launcher may have died over it, and not have undone it.
+                self.clear(&session.id).await;
+                return Err(SessionError::Launch(error));
+            }
+        };
         tracing::debug!(session = %session.id, phases = ?started.phases, "launched");
         // Only the init's copy may keep the socket alive, so that its end is noticed.
         drop(control);
         match Init::connect(dir.as_fd(), SOCKET).await {
-            Ok(init) => Ok(Live::new(init, slot, image, started.cgroup)),
+            Ok(init) => {
+                fail::point("start.ready");
+                Ok(Live::new(init, slot, image, started.cgroup))
+            }
             Err(error) => {
                 self.clear(&session.id).await;
                 Err(SessionError::Init(error))
@@ -140,20 +158,66 @@ impl Deps {
 
     /// End what is left of a session's sandbox. Its write layer stays.
     pub async fn clear(&self, id: &SessionId) {
-        if let Err(error) = self.launcher.stop(id).await {
+        if let Err(error) = self.try_clear(id).await {
             tracing::error!(session = %id, error = &error as &dyn std::error::Error, "sandbox not ended");
         }
+    }
+
+    /// The same, for those who have to know.
+    ///
+    /// # Errors
+    /// [`LaunchError`]; the directory of its control socket says that it is to be ended.
+    pub(super) async fn try_clear(&self, id: &SessionId) -> Result<(), LaunchError> {
+        self.launcher.stop(id).await?;
         self.remove_socket(id);
+        Ok(())
     }
 
     /// Delete what a stopped session keeps: its write layer unless `keep_layer`, its workspace if `purge`.
     pub async fn delete(&self, id: &SessionId, keep_layer: bool, purge: bool) {
-        if !keep_layer && let Err(error) = self.launcher.forget(id).await {
-            tracing::error!(session = %id, error = &error as &dyn std::error::Error, "write layer not deleted");
+        if let Err(error) = self.try_delete(id, keep_layer, purge).await {
+            tracing::error!(session = %id, error = &error as &dyn std::error::Error, "what it kept is not deleted");
         }
-        if purge && let Err(error) = self.launcher.remove_workspace(id).await {
-            tracing::error!(session = %id, error = &error as &dyn std::error::Error, "workspace not deleted");
+    }
+
+    /// The same, for those who have to know.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub(super) async fn try_delete(&self, id: &SessionId, keep_layer: bool, purge: bool) -> Result<(), LaunchError> {
+        if !keep_layer {
+            self.launcher.forget(id).await?;
         }
+        if purge {
+            self.launcher.remove_workspace(id).await?;
+        }
+        Ok(())
+    }
+
+    /// End and delete what nobody has: a sandbox without a row, a build whose service was killed.
+    pub(super) async fn remove_leftover(&self, id: &SessionId) -> Result<(), SessionError> {
+        tracing::warn!(sandbox = %id, "a sandbox that no session has; ending it");
+        self.launcher.stop(id).await.map_err(SessionError::Launch)?;
+        if self.store.layer_tag(id.clone()).await?.is_none() {
+            self.launcher.forget(id).await.map_err(SessionError::Launch)?;
+        }
+        // Last: it is by this that a start finds what was begun.
+        self.remove_socket(id);
+        Ok(())
+    }
+
+    /// Every name that has a directory for a control socket: what runs, was being started, or was being ended.
+    pub(super) fn begun(&self) -> BTreeSet<SessionId> {
+        let entries = rustix::fs::Dir::read_from(&self.sockets).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+        names.filter_map(|name| SessionId::parse(&name).ok()).collect()
+    }
+
+    /// Remove a workspace that has nothing in it; whether it had nothing.
+    pub(super) fn remove_empty_workspace(&self, id: &SessionId) -> bool {
+        let workspace = rustix::fs::unlinkat(&self.workspaces, format!("{id}/workspace"), AtFlags::REMOVEDIR);
+        matches!(workspace, Ok(()) | Err(Errno::NOENT))
+            && rustix::fs::unlinkat(&self.workspaces, id.as_str(), AtFlags::REMOVEDIR).is_ok()
     }
 
     /// The directory of a session's control socket, made if need be.

@@ -12,6 +12,7 @@ use super::error::SessionError;
 use super::registry::{Registry, Waking};
 use super::session::{Ask, Live, Session, now};
 use super::state::{Effect, Event, State};
+use crate::fail;
 use crate::store::{SessionRow, SessionState};
 
 /// Who waits for an opening.
@@ -38,6 +39,7 @@ impl Driver {
             Ok(found) => found,
             Err(error) => return self.undo(Found::Workspace, opened, error).await,
         };
+        fail::point("open.prepared");
         match self.first_launch().await {
             Ok(live) => self.session.set_sandbox(Some(live)),
             Err(error) => return self.undo(found, opened, error).await,
@@ -148,7 +150,9 @@ impl Driver {
 
     async fn launch_again(&self) -> Result<Arc<Live>, SessionError> {
         let live = Arc::new(self.deps().launch(&self.session, &self.registry.policy()).await?);
+        fail::point("wake.launched");
         self.promise(&live).await?;
+        fail::point("wake.promised");
         Ok(live)
     }
 
@@ -166,10 +170,16 @@ impl Driver {
             last_activity: self.session.last_activity(),
         };
         let policy = self.registry.policy();
-        let (recorded, live) = tokio::join!(deps.store.insert_session(row), deps.launch(&self.session, &policy));
+        let record = async {
+            let recorded = deps.store.insert_session(row).await;
+            fail::point("open.recorded");
+            recorded
+        };
+        let (recorded, live) = tokio::join!(record, deps.launch(&self.session, &policy));
         recorded?;
         let live = Arc::new(live?);
         self.promise(&live).await?;
+        fail::point("open.promised");
         Ok(live)
     }
 
@@ -186,6 +196,7 @@ impl Driver {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(session = %self.session.id, error, "not frozen; the next command thaws what is");
         }
+        fail::point("freeze.frozen");
     }
 
     async fn hibernate(&mut self, idle: Duration) {
@@ -202,10 +213,12 @@ impl Driver {
     async fn stop_sandbox(&mut self) {
         let id = &self.session.id;
         self.deps().clear(id).await;
+        fail::point("hibernate.cleared");
         self.session.set_sandbox(None);
         if let Err(error) = self.deps().store.layer_stopped(id.clone(), now()).await {
             tracing::error!(session = %id, error = &error as &dyn std::error::Error, "the stop is not recorded");
         }
+        fail::point("hibernate.recorded");
     }
 
     async fn drop_layer(&mut self) {
@@ -250,20 +263,35 @@ impl Driver {
         let _ = opened.send(Err(error));
     }
 
-    /// Finish its end: recorded first, so that a crash in the middle is finished at the next start.
+    /// Finish its end: recorded first, so that a crash in the middle is finished at the next start. What
+    /// the launcher does not do now, the sweeper does later: until then the row says so.
     async fn remove(&mut self, purge: bool) -> Result<(), SessionError> {
         let id = self.session.id.clone();
         let keep = self.deps().settings.persist_containers && !purge;
         let had_sandbox = self.session.sandbox().is_some();
-        let (recorded, ()) = tokio::join!(self.deps().store.session_closing(id.clone(), purge), self.deps().clear(&id));
+        let record = async {
+            let recorded = self.deps().store.session_closing(id.clone(), purge).await;
+            fail::point("close.recorded");
+            recorded
+        };
+        let (recorded, cleared) = tokio::join!(record, self.deps().try_clear(&id));
         self.session.set_sandbox(None);
+        if let Err(error) = cleared {
+            self.registry.forget(&id);
+            return Err(SessionError::Launch(error));
+        }
         let kept = match keep {
             true if had_sandbox => self.deps().store.layer_stopped(id.clone(), now()).await,
             true => Ok(()),
             false => self.deps().store.layer_dropped(id.clone()).await,
         };
-        self.deps().delete(&id, keep, purge).await;
+        if let Err(error) = self.deps().try_delete(&id, keep, purge).await {
+            self.registry.forget(&id);
+            return Err(SessionError::Launch(error));
+        }
+        fail::point("close.deleted");
         let removed = self.deps().store.remove_session(id.clone(), purge).await;
+        fail::point("close.removed");
         self.registry.forget(&id);
         recorded?;
         kept?;

@@ -12,6 +12,7 @@ use wire::id::SessionId;
 use super::registry::Registry;
 use super::session::{Ask, Session, now};
 use super::state::State;
+use crate::fail;
 use crate::store::StoreError;
 
 /// A jump of the wall clock that is one: more than any scheduler's delay.
@@ -63,9 +64,11 @@ impl Sweeper {
         let registry = self.registry.clone();
         let used = registry.list().iter().map(|session| (session.id.clone(), session.last_activity())).collect();
         registry.deps.store.touch_sessions(used).await?;
+        fail::point("sweep.begun");
         for session in registry.list() {
             self.session(&session).await;
         }
+        registry.finish_leftovers().await;
         let (then, wall) = std::mem::replace(&mut self.last, (Instant::now(), now()));
         if jumped(then.elapsed().as_secs_f64(), now() - wall) {
             tracing::warn!("the wall clock jumped; nothing that is kept for a time is deleted in this sweep");
@@ -119,6 +122,7 @@ impl Sweeper {
             }
             None => self.registry.deps.drop_layer(id).await?,
         }
+        fail::point("sweep.layer");
         Ok(())
     }
 
@@ -129,6 +133,7 @@ impl Sweeper {
             // Reserved, so that nobody opens it while it goes.
             let Some(_reserved) = self.registry.reserve(&id) else { continue };
             self.registry.deps.delete(&id, false, true).await;
+            fail::point("sweep.workspace");
             self.registry.deps.store.remove_session(id.clone(), true).await?;
             tracing::info!(workspace = %id, "deleted after its time to live");
         }

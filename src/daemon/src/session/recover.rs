@@ -12,6 +12,7 @@ use super::error::SessionError;
 use super::registry::Registry;
 use super::session::{Live, Parts, now};
 use super::state::State;
+use crate::files::Workspace;
 use crate::runtime::{Init, InitError};
 use crate::store::{SessionRow, SessionState};
 
@@ -35,42 +36,56 @@ impl Registry {
         let rows = self.deps.store.sessions().await?;
         let running = self.deps.launcher.list().await.map_err(SessionError::Launch)?;
         let mut running: HashMap<SessionId, Sandbox> = running.into_iter().map(|s| (s.id.clone(), s)).collect();
+        // Also what the launcher is about to start or to end for a predecessor of this process.
+        let mut begun = self.deps.begun();
         let mut recovered = Recovered::default();
+        let mut stopped = Vec::new();
         for row in rows {
             let sandbox = running.remove(&row.id);
+            let was_begun = begun.remove(&row.id) || sandbox.is_some();
             match row.state {
-                SessionState::Running => self.readopt(row, sandbox, &mut recovered).await,
-                SessionState::Opening | SessionState::Closing => self.discard(&row, false, &mut recovered).await?,
-                SessionState::Purging => self.discard(&row, true, &mut recovered).await?,
+                SessionState::Running => {
+                    let id = row.id.clone();
+                    if !self.readopt(row, sandbox, was_begun, &mut recovered).await {
+                        stopped.push(id);
+                    }
+                }
+                SessionState::Opening | SessionState::Closing | SessionState::Purging => {
+                    self.discard(&row).await?;
+                    recovered.removed += 1;
+                }
             }
         }
-        self.find_workspaces().await?;
-        for id in running.into_keys() {
-            tracing::warn!(sandbox = %id, "a sandbox that no session has; ending it");
-            self.deps.clear(&id).await;
-            self.deps.delete(&id, false, false).await;
+        self.deps.store.layers_stopped(stopped, now()).await?;
+        begun.extend(running.into_keys());
+        for id in begun {
+            self.deps.remove_leftover(&id).await?;
             recovered.removed += 1;
         }
+        self.find_workspaces().await?;
         Ok(recovered)
     }
 
-    /// A session that was promised, with or without its sandbox.
-    async fn readopt(self: &Arc<Self>, row: SessionRow, sandbox: Option<Sandbox>, recovered: &mut Recovered) {
+    /// A session that was promised, with or without its sandbox; whether it has one.
+    async fn readopt(
+        self: &Arc<Self>,
+        row: SessionRow,
+        sandbox: Option<Sandbox>,
+        was_begun: bool,
+        recovered: &mut Recovered,
+    ) -> bool {
         let Some(runtime) = self.runtime(&row.runtime).cloned() else {
             // Its files are kept; it comes back when its runtime does.
             tracing::error!(session = %row.id, runtime = row.runtime, "its runtime is not allowed any more; left asleep in the database");
             self.deps.clear(&row.id).await;
-            return;
+            return false;
         };
         let live = match sandbox {
             Some(sandbox) => reconnect(&self.deps, &row, &runtime, sandbox).await,
             None => None,
         };
-        if live.is_none() {
+        if live.is_none() && was_begun {
             self.deps.clear(&row.id).await;
-            if let Err(error) = self.deps.store.layer_stopped(row.id.clone(), now()).await {
-                tracing::error!(session = %row.id, error = &error as &dyn std::error::Error, "the stop is not recorded");
-            }
         }
         let state = if live.is_some() { State::Running } else { State::Asleep };
         recovered.adopted += usize::from(live.is_some());
@@ -89,28 +104,74 @@ impl Registry {
         if let Err(error) = self.deps.prepare(&driver.session) {
             tracing::error!(session = %driver.session.id, error = &error as &dyn std::error::Error, "workspace not opened");
         }
+        if let Some(Err(error)) = driver.session.workspace.get().map(Workspace::sweep) {
+            tracing::warn!(session = %driver.session.id, error = &error as &dyn std::error::Error, "writes that were cut off leave parts of files");
+        }
         if let Some(live) = &live {
             self.follow(&driver.session, &live.init).await;
         }
+        let has_sandbox = live.is_some();
         tokio::spawn(driver.adopt(live));
+        has_sandbox
     }
 
-    /// Record workspaces that are on disk and in no row: of a database that was moved aside.
+    /// Finish the ends that the launcher did not help with when they were asked for, and end what nobody has.
+    pub(super) async fn finish_leftovers(self: &Arc<Self>) {
+        if let Err(error) = self.try_finish_leftovers().await {
+            tracing::error!(error = &error as &dyn std::error::Error, "not everything that is left was removed");
+        }
+    }
+
+    async fn try_finish_leftovers(self: &Arc<Self>) -> Result<(), SessionError> {
+        let running = self.deps.launcher.list().await.map_err(SessionError::Launch)?;
+        let nobodys = |id: &SessionId| self.get(id).is_none() && !is_build(id);
+        for id in running.into_iter().map(|sandbox| sandbox.id).filter(nobodys) {
+            // Reserved, so that nobody opens it meanwhile.
+            if let Some(_reserved) = self.reserve(&id) {
+                self.deps.remove_leftover(&id).await?;
+            }
+        }
+        let left = |row: &SessionRow| row.state != SessionState::Running && self.get(&row.id).is_none();
+        for id in self.deps.store.sessions().await?.into_iter().filter(left).map(|row| row.id) {
+            let Some(_reserved) = self.reserve(&id) else { continue };
+            // It may have been opened and closed since.
+            let rows = self.deps.store.sessions().await?;
+            if let Some(row) = rows.iter().find(|row| row.id == id && row.state != SessionState::Running) {
+                self.discard(row).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Workspaces that are on disk and in no row. One with nothing in it is of an opening that was cut off, and goes;
+    /// the others are of a database that was moved aside, and are recorded.
     async fn find_workspaces(&self) -> Result<(), SessionError> {
         let entries = rustix::fs::Dir::read_from(&self.deps.workspaces).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
         let ids = names.filter_map(|name| SessionId::parse(&name).ok()).collect();
+        let mut ids = self.deps.store.unrecorded(ids).await?;
+        ids.retain(|id| !self.deps.remove_empty_workspace(id));
         let runtime = self.policy().default_runtime.clone();
         Ok(self.deps.store.find_workspaces(ids, runtime, now()).await?)
     }
 
     /// A session that nobody was told of, or whose end was asked for.
-    async fn discard(&self, row: &SessionRow, purge: bool, recovered: &mut Recovered) -> Result<(), SessionError> {
-        self.deps.clear(&row.id).await;
-        self.deps.delete(&row.id, self.deps.settings.persist_containers && !purge, purge).await;
-        self.deps.store.remove_session(row.id.clone(), purge).await?;
-        recovered.removed += 1;
-        Ok(())
+    async fn discard(&self, row: &SessionRow) -> Result<(), SessionError> {
+        let (id, deps) = (&row.id, &self.deps);
+        let purge = match row.state {
+            SessionState::Purging => true,
+            SessionState::Opening => deps.store.workspace_is_new(id.clone(), row.created_at).await?,
+            SessionState::Closing | SessionState::Running => false,
+        };
+        let keep_layer = deps.settings.persist_containers && !purge;
+        deps.try_clear(id).await.map_err(SessionError::Launch)?;
+        deps.try_delete(id, keep_layer, purge).await.map_err(SessionError::Launch)?;
+        if keep_layer {
+            deps.store.layer_stopped(id.clone(), now()).await?;
+        } else {
+            deps.store.layer_dropped(id.clone()).await?;
+        }
+        Ok(deps.store.remove_session(id.clone(), purge).await?)
     }
 }
 
@@ -133,6 +194,11 @@ async fn reconnect(
             None
         }
     }
+}
+
+/// A name as builds have; a session of such a name is swept at the next start.
+fn is_build(id: &SessionId) -> bool {
+    id.as_str().starts_with("build-")
 }
 
 async fn connect(deps: &Deps, id: &SessionId) -> Result<Init, InitError> {

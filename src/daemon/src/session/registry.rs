@@ -18,6 +18,7 @@ use super::policy::{Policy, PolicyError};
 use super::session::{Parts, Session, now};
 use super::state::{Effect, Event, State};
 use crate::catalog::Runtime;
+use crate::fail;
 
 /// What a request to open a session says, validated.
 #[derive(Debug, Clone)]
@@ -152,6 +153,7 @@ impl Registry {
         let (tell, told) = oneshot::channel();
         tokio::spawn(driver.open(gives_place, tell));
         told.await.map_err(|_| SessionError::Broken(session.id.clone()))??;
+        fail::point("open.told");
         Ok(session)
     }
 
@@ -212,6 +214,7 @@ impl Registry {
         let gives_place = if session.state() == State::Asleep { self.make_room(&held.sessions)? } else { None };
         // Counted from here on, under the lock.
         let effect = session.step(Event::Wake).ok().flatten();
+        fail::point("wake.admitted");
         Ok(Waking { gives_place, effect })
     }
 
@@ -289,6 +292,7 @@ impl Registry {
             state: State::Opening,
         });
         held.sessions.insert(id, session.clone());
+        fail::point("open.admitted");
         Ok(Admitted { driver: Driver { registry: self.clone(), session, asks }, gives_place })
     }
 

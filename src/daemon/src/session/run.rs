@@ -15,6 +15,7 @@ use super::error::SessionError;
 use super::registry::Registry;
 use super::running::drain;
 use super::session::{Live, Session};
+use crate::fail;
 use crate::image::ca_env;
 use crate::runtime::init::Running;
 use crate::runtime::pipes::{Pipe, Read};
@@ -57,6 +58,7 @@ impl Registry {
         let command = self.command(&live, request);
         let started = live.init.start((run, note), command, &mut out.pipe, &mut err.pipe).await;
         let running = started.map_err(|error| start_error(session, error))?;
+        fail::point("run.started");
         let guard = StopOnDrop { init: Some(live.init.clone()), run };
         let unrecorded = Unrecorded { init: live.init.clone(), run };
         let deadline = asked + Duration::from_secs_f64(within);
@@ -67,6 +69,7 @@ impl Registry {
             Failed::NobodyReads => SessionError::Abandoned(run),
         })?;
         guard.finished();
+        fail::point("run.exited");
         Ok(Ran { response, unrecorded })
     }
 

@@ -24,9 +24,37 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn layer_stopped(&self, id: SessionId, at: f64) -> Result<(), StoreError> {
+        self.layers_stopped(vec![id], at).await
+    }
+
+    /// The same for many, of which some may have been stopped longer. None has a range of ids any more, so that a
+    /// sandbox which is being started when the service dies is not taken for the one before.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn layers_stopped(&self, ids: Vec<SessionId>, at: f64) -> Result<(), StoreError> {
         self.call("record the stop", move |connection| {
-            let sql = "UPDATE workspaces SET stopped_at = ?2 WHERE id = ?1 AND layer_tag IS NOT NULL";
-            connection.prepare_cached(sql)?.execute(params![id.as_str(), at]).map(drop)
+            let transaction = connection.transaction()?;
+            for id in &ids {
+                let sql = "UPDATE workspaces SET stopped_at = ?2
+                           WHERE id = ?1 AND layer_tag IS NOT NULL AND stopped_at IS NULL";
+                transaction.prepare_cached(sql)?.execute(params![id.as_str(), at])?;
+                let sql = "UPDATE sessions SET slot = NULL WHERE id = ?1 AND slot IS NOT NULL";
+                transaction.prepare_cached(sql)?.execute([id.as_str()])?;
+            }
+            transaction.commit()
+        })
+        .await
+    }
+
+    /// Whether a session's workspace was first recorded with this opening, at `created_at`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn workspace_is_new(&self, id: SessionId, created_at: f64) -> Result<bool, StoreError> {
+        self.call("look up the workspace", move |connection| {
+            let sql = "SELECT count(*) FROM workspaces WHERE id = ?1 AND created_at = ?2";
+            connection.prepare_cached(sql)?.query_row(params![id.as_str(), created_at], |row| row.get::<_, bool>(0))
         })
         .await
     }
@@ -58,6 +86,24 @@ impl Store {
     pub async fn workspaces_unopened_since(&self, at: f64) -> Result<Vec<SessionId>, StoreError> {
         let sql = "SELECT id FROM workspaces WHERE last_opened < ?1 AND id NOT IN (SELECT id FROM sessions)";
         self.ids("list old workspaces", sql, at).await
+    }
+
+    /// Those of `ids` that have no row of a workspace.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn unrecorded(&self, ids: Vec<SessionId>) -> Result<Vec<SessionId>, StoreError> {
+        self.call("look up workspaces", move |connection| {
+            let mut statement = connection.prepare_cached("SELECT 1 FROM workspaces WHERE id = ?1")?;
+            let mut unrecorded = Vec::new();
+            for id in ids {
+                if !statement.exists([id.as_str()])? {
+                    unrecorded.push(id);
+                }
+            }
+            Ok(unrecorded)
+        })
+        .await
     }
 
     /// Record workspaces that are on disk and in no row (the database was moved aside): as opened `at`.

@@ -157,7 +157,8 @@ fn insert(connection: &mut Connection, row: &SessionRow) -> Result<(), rusqlite:
     let transaction = connection.transaction()?;
     transaction
         .prepare_cached(
-            "INSERT INTO sessions (id, state, runtime, tenant, nonce, slot, created_at, last_activity)
+            // One that was not removed to the end gives way.
+            "INSERT OR REPLACE INTO sessions (id, state, runtime, tenant, nonce, slot, created_at, last_activity)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         )?
         .execute(params![

@@ -8,8 +8,12 @@ use std::process::Command;
 use it::daemon::repository;
 
 /// The rooms of the daemon that each room may use, and why no others.
-const ROOMS: [(&str, &[&str], &str); 14] = [
-    ("main", &["serve", "dev", "document"], "main reads the arguments and hands over, also in the children that read documents"),
+const ROOMS: [(&str, &[&str], &str); 15] = [
+    (
+        "main",
+        &["serve", "dev", "document"],
+        "main reads the arguments and hands over, also in the children that read documents",
+    ),
     (
         "serve",
         &["api", "archive", "session", "image", "runtime", "store", "files", "catalog", "config", "operations"],
@@ -42,6 +46,7 @@ const ROOMS: [(&str, &[&str], &str); 14] = [
     ("store", &[], "store is SQLite and knows nothing else"),
     ("files", &[], "files is openat2 and knows nothing else"),
     ("catalog", &[], "catalog is data"),
+    ("fail", &[], "fail ends the process, at points that any room may pass"),
     ("config", &["catalog"], "config reads settings; it takes two value types from the catalogue"),
 ];
 
@@ -90,7 +95,7 @@ fn named(text: &str, rooms: &BTreeSet<&str>) -> BTreeSet<String> {
                 Some(list) => list.split([',', '{', '}']).map(str::trim).map(first_word).collect(),
                 None => vec![first_word(rest)],
             };
-            found.extend(names.into_iter().filter(|name| rooms.contains(name)).map(str::to_owned));
+            found.extend(names.into_iter().filter(|name| *name != "fail" && rooms.contains(name)).map(str::to_owned));
         }
     }
     found
