@@ -8,16 +8,19 @@ use axum::extract::{Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use futures_util::TryStreamExt;
+use futures_util::{Stream, TryStreamExt};
 use serde::Deserialize;
 use wire::api::{ErrorBody, FileEntry, FilePathRequest, RealpathResponse};
 
 use super::error::ApiError;
 use super::operations::{caller, done};
 use super::{App, Shared, body};
-use crate::files::{FileError, Workspace};
+use crate::files::{FileError, PendingWrite, Workspace};
 use crate::operations::Op;
 use crate::session::Session;
+
+/// What of a body is gathered in memory before it is written, in bytes.
+const BATCH: usize = 256 << 10;
 
 /// Query of `files/write`.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -127,11 +130,35 @@ pub async fn write(
 /// Write what comes, as it comes.
 async fn receive(files: &Workspace, path: &str, max: u64, request: Body) -> Result<(), ApiError> {
     let mut pieces = body::pieces(request);
-    let mut pending = files.begin_write(path, max)?;
-    while let Some(piece) = pieces.try_next().await? {
-        pending.write_all(&piece)?;
+    let mut pending: Option<PendingWrite> = None;
+    loop {
+        let (batch, last) = gather(&mut pieces).await?;
+        // A disk that is behind makes writers wait, and so may the flush when a file is replaced. Most bodies are
+        // one batch: they change threads once.
+        pending = tokio::task::block_in_place(|| -> Result<_, FileError> {
+            let mut pending = pending.take().map_or_else(|| files.begin_write(path, max), Ok)?;
+            for piece in &batch {
+                pending.write_all(piece)?;
+            }
+            if last { pending.commit().map(|()| None) } else { Ok(Some(pending)) }
+        })?;
+        if pending.is_none() {
+            return Ok(());
+        }
     }
-    Ok(pending.commit()?)
+}
+
+/// Pieces that together are about a [`BATCH`], and whether they are the last.
+async fn gather(
+    pieces: &mut (impl Stream<Item = Result<Bytes, ApiError>> + Unpin),
+) -> Result<(Vec<Bytes>, bool), ApiError> {
+    let (mut batch, mut size) = (Vec::new(), 0);
+    while size < BATCH {
+        let Some(piece) = pieces.try_next().await? else { return Ok((batch, true)) };
+        size += piece.len() + size_of::<Bytes>();
+        batch.push(piece);
+    }
+    Ok((batch, false))
 }
 
 /// One operation on one path. It blocks on the disk only, mostly for microseconds: on the worker

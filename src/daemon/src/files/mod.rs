@@ -11,7 +11,7 @@
 //! | operation | system calls on its common path |
 //! |---|---|
 //! | read | `openat2`, `fstat`, `read`, `close` |
-//! | write | `openat2` (parent), `fstatat`, `getrandom`, `openat2` (new file), [`fchmod` if there was one], `write`…, `renameat`, 2 × `close` |
+//! | write | `openat2` (parent), `fstatat`, `openat2` (new file without a name), `write`…, `linkat`, 2 × `close`; over a file also `fchmod`, `getrandom`, `renameat` |
 //! | stat | `openat2`, `fstat`, `close` |
 //! | list | `openat2`, `getdents`…, an `fstatat` for each entry, `close` |
 //! | realpath | `openat2`, `close` |
@@ -43,18 +43,22 @@ mod testing;
 mod text;
 mod write;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use wire::id::SessionId;
 
 pub use error::{FileError, Op, Why};
 pub use list::MAX_ENTRIES;
 pub use text::slice;
+pub use write::PendingWrite;
 
 /// A session's workspace: cheap to open, and good for as long as its directory exists.
 #[derive(Debug)]
 pub struct Workspace {
     root: OwnedFd,
+    /// The directory above it, where no sandbox looks: what is about to take a file's place has its name there.
+    beside: Option<Arc<OwnedFd>>,
     work_dir: String,
     /// The service's user, who owns what the sandbox's user writes.
     uid: u32,
@@ -67,14 +71,15 @@ impl Workspace {
     /// # Errors
     /// [`FileError::NotFound`] when the session has no workspace; [`FileError::Io`].
     pub fn open(workspaces: BorrowedFd<'_>, id: &SessionId, work_dir: &str) -> Result<Self, FileError> {
-        let root = resolve::open_dir(workspaces, &format!("{id}/workspace"))
-            .map_err(|errno| FileError::from_errno(Op::Open, work_dir, errno))?;
-        Ok(Self::from_fd(root, work_dir))
+        let error = |errno| FileError::from_errno(Op::Open, work_dir, errno);
+        let beside = resolve::open_dir(workspaces, id.as_str()).map_err(error)?;
+        let root = resolve::open_dir(beside.as_fd(), "workspace").map_err(error)?;
+        Ok(Self { beside: Some(Arc::new(beside)), ..Self::from_fd(root, work_dir) })
     }
 
     /// The workspace whose directory is `root` (`O_PATH` is enough), otherwise as [`Workspace::open`].
     #[must_use]
     pub fn from_fd(root: OwnedFd, work_dir: &str) -> Self {
-        Self { root, work_dir: work_dir.to_owned(), uid: rustix::process::geteuid().as_raw() }
+        Self { root, beside: None, work_dir: work_dir.to_owned(), uid: rustix::process::geteuid().as_raw() }
     }
 }

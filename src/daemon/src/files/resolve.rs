@@ -6,9 +6,9 @@
 //! (`unlinkat`, `renameat`, `mkdirat`, `fstatat` with `AT_SYMLINK_NOFOLLOW`) follow nothing either.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
@@ -41,6 +41,19 @@ pub(super) fn follow_beneath(dir: BorrowedFd<'_>, path: &str) -> Result<OwnedFd,
 pub(super) fn create(dir: BorrowedFd<'_>, name: &str, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     open_how(dir, name, flags, mode, ResolveFlags::NO_SYMLINKS)
+}
+
+/// Creates a file without a name in `dir`, for writing: gone with its last descriptor unless [`link`]ed.
+/// `EOPNOTSUPP` where the file system cannot.
+pub(super) fn create_unnamed(dir: BorrowedFd<'_>, mode: Mode) -> Result<OwnedFd, Errno> {
+    open_how(dir, ".", OFlags::WRONLY | OFlags::TMPFILE, mode, ResolveFlags::NO_SYMLINKS)
+}
+
+/// Gives the file that was [`create_unnamed`] the name `name` in `dir`. `EEXIST` if anything has it.
+pub(super) fn link(file: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    // By descriptor alone only the privileged may; by this path whoever has it open.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, path, dir, name, AtFlags::SYMLINK_FOLLOW)
 }
 
 fn open_how<P: Arg + Copy>(

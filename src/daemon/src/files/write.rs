@@ -1,15 +1,25 @@
-//! Writing a file: into a temporary sibling, which then takes the target's place.
+//! Writing a file: into one without a name, which then takes the target's place.
+//!
+//! Until the commit there is nothing to see and nothing to clean up: a service that is killed in the
+//! middle of an upload leaves no trace. A new file is linked to its name. To replace an old one takes a
+//! name to rename from: that is beside the workspace, where no sandbox looks, and should the service be
+//! killed between these two calls, [`Workspace::sweep`] removes it.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Workspace;
 use super::error::{FileError, Op, Why};
 use super::place::Place;
 use super::resolve;
+use crate::fail;
 
+/// Beginning of the names of files that are about to take another's place.
+const TEMPORARY: &str = ".sandboxd-";
 /// Mode of a new file.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
 /// The bits of an existing file's mode that are kept. A write clears set-user-ID and set-group-ID (write(2)).
@@ -23,14 +33,18 @@ const OWNER_RW: u32 = 0o600;
 pub struct PendingWrite {
     parent: OwnedFd,
     name: String,
-    temporary: String,
     file: OwnedFd,
+    /// Where it gets a name to be renamed from; none: next to the target.
+    beside: Option<Arc<OwnedFd>>,
+    /// That name, while it has it.
+    temporary: Option<String>,
+    /// Whether something had the target's name at the beginning.
+    replaces: bool,
     /// Absolute, for errors.
     path: String,
     /// Bytes that may still come.
     room: u64,
     max: u64,
-    committed: bool,
 }
 
 impl Workspace {
@@ -48,25 +62,44 @@ impl Workspace {
         }
         let parent = self.dir_or_make(&place, parent, Op::Write)?;
         let kept = self.mode_to_keep(&place, parent.as_fd(), name)?;
-        let temporary = format!(".sandboxd-{}", uuid::Uuid::new_v4().simple());
         let mode = kept.unwrap_or(NEW_FILE);
-        let file = resolve::create(parent.as_fd(), &temporary, mode).map_err(|errno| changed(&place, errno))?;
+        let (file, temporary) = create(parent.as_fd(), mode).map_err(|errno| changed(&place, errno))?;
         // From here on a failure removes the temporary file.
         let pending = PendingWrite {
             parent,
             name: name.to_owned(),
-            temporary,
             file,
+            beside: self.beside.clone().filter(|_| temporary.is_none()),
+            temporary,
+            replaces: kept.is_some(),
             path: place.absolute().to_owned(),
             room: max,
             max,
-            committed: false,
         };
         if kept.is_some() {
             // The umask took its part of the mode.
             rustix::fs::fchmod(&pending.file, mode).map_err(|errno| changed(&place, errno))?;
         }
+        fail::point("write.begun");
         Ok(pending)
+    }
+
+    /// Remove what writes that were cut off have left beside the workspace. Nobody may be writing.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    pub fn sweep(&self) -> Result<(), FileError> {
+        let Some(beside) = &self.beside else { return Ok(()) };
+        let error = |errno| FileError::from_errno(Op::Write, &self.work_dir, errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut dir = Dir::new(resolve::open_beneath(beside.as_fd(), "", flags).map_err(error)?).map_err(error)?;
+        while let Some(entry) = dir.read() {
+            let entry = entry.map_err(error)?;
+            if is_temporary(entry.file_name()) {
+                rustix::fs::unlinkat(beside, entry.file_name(), AtFlags::empty()).map_err(error)?;
+            }
+        }
+        Ok(())
     }
 
     /// The mode of what is at `name` if that is a file which the sandbox's user may rewrite; none if nothing is.
@@ -116,22 +149,64 @@ impl PendingWrite {
     /// # Errors
     /// [`FileError::IsADirectory`] when it has become one; [`FileError::NotNative`] when the directory is gone.
     pub fn commit(mut self) -> Result<(), FileError> {
-        rustix::fs::renameat(&self.parent, &self.temporary, &self.parent, &self.name).map_err(|errno| match errno {
+        self.place().map_err(|errno| match errno {
             Errno::NOENT => FileError::not_native(&self.path, Why::Changed),
             errno => FileError::from_errno(Op::Write, &self.path, errno),
         })?;
-        self.committed = true;
+        fail::point("write.committed");
         Ok(())
+    }
+}
+
+impl PendingWrite {
+    fn place(&mut self) -> Result<(), Errno> {
+        if self.temporary.is_none() {
+            if !self.replaces {
+                match resolve::link(self.file.as_fd(), self.parent.as_fd(), &self.name) {
+                    // Somebody was faster.
+                    Err(Errno::EXIST) => {}
+                    done => return done,
+                }
+            }
+            let name = temporary_name();
+            resolve::link(self.file.as_fd(), self.dir(), &name)?;
+            self.temporary = Some(name);
+            fail::point("write.linked");
+        }
+        let Some(name) = self.temporary.as_deref() else { return Ok(()) };
+        rustix::fs::renameat(self.dir(), name, &self.parent, &self.name)?;
+        self.temporary = None;
+        Ok(())
+    }
+
+    /// Where the temporary name is.
+    fn dir(&self) -> BorrowedFd<'_> {
+        self.beside.as_ref().map_or(self.parent.as_fd(), |beside| beside.as_fd())
     }
 }
 
 impl Drop for PendingWrite {
     fn drop(&mut self) {
-        if !self.committed {
+        if let Some(name) = &self.temporary {
             // Gone already, or the sandbox has taken its directory away: either way it is not ours to keep.
-            let _ = rustix::fs::unlinkat(&self.parent, &self.temporary, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(self.dir(), name, AtFlags::empty());
         }
     }
+}
+
+/// A new file: without a name where the file system can, else with a temporary one.
+fn create(dir: BorrowedFd<'_>, mode: Mode) -> Result<(OwnedFd, Option<String>), Errno> {
+    match resolve::create_unnamed(dir, mode) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            let name = temporary_name();
+            resolve::create(dir, &name, mode).map(|file| (file, Some(name)))
+        }
+        unnamed => unnamed.map(|file| (file, None)),
+    }
+}
+
+fn temporary_name() -> String {
+    format!("{TEMPORARY}{}", uuid::Uuid::new_v4().simple())
 }
 
 /// `ENOENT` in a directory that was open a moment ago: it has been removed.
@@ -140,6 +215,10 @@ fn changed(place: &Place, errno: Errno) -> FileError {
         Errno::NOENT | Errno::EXIST => place.not_native(Why::Changed),
         errno => place.error(Op::Write, errno),
     }
+}
+
+fn is_temporary(name: &CStr) -> bool {
+    name.to_bytes().starts_with(TEMPORARY.as_bytes())
 }
 
 #[cfg(test)]
@@ -183,6 +262,43 @@ mod tests {
             assert_eq!(mode(&fixture, "f"), after);
             assert_eq!(std::fs::read(fixture.host("f")).unwrap(), b"new");
         }
+    }
+
+    #[test]
+    fn a_write_that_is_cut_off_leaves_no_trace() {
+        let fixture = Fixture::new();
+        let mut pending = fixture.workspace.begin_write("/workspace/f", MAX).unwrap();
+        pending.write_all(&[b'x'; 1000]).unwrap();
+        assert!(fixture.names("").is_empty());
+        // As if killed: nothing is cleaned up.
+        std::mem::forget(pending);
+        assert!(fixture.names("").is_empty());
+    }
+
+    #[test]
+    fn a_file_is_replaced_from_beside_the_workspace_and_what_is_left_there_is_swept() {
+        let dir = tempfile::tempdir().unwrap();
+        let beside = dir.path().join("a");
+        std::fs::create_dir_all(beside.join("workspace/.sandboxd-inside")).unwrap();
+        let root = std::fs::File::open(dir.path()).unwrap();
+        let id = wire::id::SessionId::parse("a").unwrap();
+        let workspace = Workspace::open(root.as_fd(), &id, "/workspace").unwrap();
+        let names = || {
+            let mut names: Vec<_> = std::fs::read_dir(&beside).unwrap().map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        for content in ["one", "two"] {
+            workspace.write("/workspace/d/f", content.as_bytes(), MAX).unwrap();
+            assert_eq!(std::fs::read(beside.join("workspace/d/f")).unwrap(), content.as_bytes());
+            assert_eq!(names(), ["workspace"]);
+        }
+        for name in [".sandboxd-0123", "other"] {
+            std::fs::write(beside.join(name), b"x").unwrap();
+        }
+        workspace.sweep().unwrap();
+        assert_eq!(names(), ["other", "workspace"]);
+        assert!(beside.join("workspace/.sandboxd-inside").exists());
     }
 
     #[test]
