@@ -6,7 +6,7 @@ use it::shared;
 use serde_json::{Value, json};
 
 /// Everything that the contract promises in `GET /policy`.
-const POLICY: [&str; 28] = [
+const POLICY: [&str; 29] = [
     "runtimes",
     "default_runtime",
     "max_sessions",
@@ -35,6 +35,7 @@ const POLICY: [&str; 28] = [
     "native_writes",
     "native_realpath",
     "unenforced_limits",
+    "host_id",
 ];
 const RUNTIME: [&str; 11] = [
     "alias",
