@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 
@@ -86,6 +86,23 @@ pub fn point(root: BorrowedFd<'_>, path: &str, kind: Point, owner: u32) -> Resul
     Ok(place)
 }
 
+/// If `path` in the root file system `root` is a link, remove it as the sandbox's root `owner`, to the write layer.
+///
+/// # Errors
+/// Its directory cannot be opened, or the link not removed.
+pub fn remove_link(root: BorrowedFd<'_>, path: &str, owner: u32) -> Result<()> {
+    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let dir = point(root, parent, Point::Dir, owner)?;
+    let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW);
+    if !stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink()) {
+        return Ok(());
+    }
+    sys::set_fs_ids(owner, owner);
+    let removed = rustix::fs::unlinkat(&dir, name, AtFlags::empty());
+    sys::set_fs_ids(0, 0);
+    removed.step(|| format!("remove the image's link at {path}"))
+}
+
 fn component(dir: &OwnedFd, name: &str, kind: Point, owner: u32) -> Result<OwnedFd, Errno> {
     match open_component(dir, name, kind) {
         Err(Errno::NOENT) => {
@@ -103,7 +120,7 @@ fn open_component(dir: &OwnedFd, name: &str, kind: Point) -> Result<OwnedFd, Err
     };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let fd = rustix::fs::openat2(dir, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?;
-    let is_file = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode).is_file();
+    let is_file = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode).is_file();
     if kind == Point::File && !is_file { Err(Errno::INVAL) } else { Ok(fd) }
 }
 

@@ -33,6 +33,8 @@ pub const CA_BUNDLE: &str = "/etc/sandboxd/ca-certificates.crt";
 /// Where a build finds the package caches.
 pub const BUILD_CACHE: &str = "/var/cache/sandboxd-build";
 
+/// Files of the host's that a build on the host's network needs; one that the host has not, it has not either.
+const NETWORK_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 /// In the private root: where the sandbox's cgroups for commands are.
 pub const COMMANDS: &str = "/sys/fs/cgroup/commands";
 
@@ -99,8 +101,8 @@ fn attachments(plan: &Plan, config: &Config, store: &Store, maps: &Mappings) -> 
         all.push(file(bundle, CA_BUNDLE)?);
     }
     if plan.network == Network::Host {
-        for path in ["/etc/resolv.conf", "/etc/hosts"] {
-            all.push(file(Path::new(path), path)?);
+        for path in NETWORK_FILES.map(Path::new).into_iter().filter(|path| path.exists()) {
+            all.push(file(path, &path.to_string_lossy())?);
         }
     }
     if let Some(bytes) = plan.tmpfs_bytes {
@@ -204,6 +206,10 @@ fn raise_capabilities() -> Result<(), rustix::io::Errno> {
 fn attach_inside(sources: &Sources, plan: &Plan, owner: u32) -> Result<()> {
     let root = mount::open_own("/rootfs")?;
     for attachment in &sources.inside {
+        if NETWORK_FILES.contains(&attachment.at.as_str()) {
+            // Images of systems with a resolver of their own have a link here, to a file that does not exist yet.
+            mount::remove_link(root.as_fd(), &attachment.at, owner)?;
+        }
         let place = mount::point(root.as_fd(), &attachment.at, attachment.point, owner)?;
         mount::attach(&attachment.mount, place).step(|| format!("mount {} in {}", attachment.at, plan.id))?;
     }

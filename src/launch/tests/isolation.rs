@@ -63,7 +63,10 @@ fn it_has_namespaces_of_its_own_and_nothing_of_the_host() {
     assert_eq!(see("pid"), "1\n");
     assert_eq!(see("hostname"), "box\n");
     assert_eq!(see("userns"), "0\n");
-    let devices: Vec<_> = see("net").lines().filter_map(|l| l.split_once(':').map(|d| d.0.trim().to_owned())).collect();
+    let net = see("net");
+    let mut devices: Vec<_> = net.lines().filter_map(|line| Some(line.split_once(':')?.0.trim())).collect();
+    // Some kernels give every namespace one end of a tunnel, which is down.
+    devices.retain(|name| !["sit0", "tunl0", "ip6tnl0", "gre0", "gretap0", "erspan0"].contains(name));
     assert_eq!(devices, ["lo"]);
     let cgroup = see("cgroup");
     assert!(cgroup.lines().any(|line| line == "0::/init"), "{cgroup}");

@@ -183,11 +183,13 @@ fn a_build_becomes_a_layer() {
         busybox ls /workspace 2>/nothing; echo \"$@\" > /arguments; busybox cat /etc/hosts > /hosts; echo > /finished; exec busybox sleep 1000";
     let launcher = Launcher::start(script, "allow_host_network_builds = true");
     let base = launcher.base();
+    // As in images of systems with a resolver of their own.
+    let (link, _) = launcher.unpack_tar(Tar::new().dir("etc").symlink("etc/hosts", "../run/hosts").done());
     let build = Plan {
         kind: Kind::Build,
         network: wire::launch::Network::Host,
         tmpfs_bytes: None,
-        ..plan("build", 2, std::slice::from_ref(&base))
+        ..plan("build", 2, &[link, base.clone()])
     };
     started(&launcher.ask(&Request::Start { plan: build }, &[common::listener()]));
     let upper = launcher.state("sessions/build/upper");
