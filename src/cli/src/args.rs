@@ -94,9 +94,11 @@ pub struct Open {
 
 /// `key`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Whoever sends the same key to POST /sessions gets this session. A scope needs its own subject: \
+#[command(
+    after_help = "Whoever sends the same key to POST /sessions gets this session. A scope needs its own subject: \
 --run, --conversation, --channel or --user; the agent is part of the key in the scopes channel, user and agent. \
-Without --host the service is asked who it is, which takes the service token.")]
+Without --host the service is asked who it is, which takes the service token."
+)]
 pub struct Key {
     /// What is shared: run, conversation, channel, user or agent
     #[arg(long, value_parser = scope)]
