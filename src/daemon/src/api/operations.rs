@@ -122,8 +122,23 @@ pub fn done<T>(observed: Observed, result: &Result<T, ApiError>) {
         Err(ApiError::File(error)) => observed.finish(false, file_detail(error)),
         Err(ApiError::Session(error)) => observed.finish(false, refusal(error)),
         Err(ApiError::Broken) => observed.finish(false, "client went away"),
-        Err(_) => observed.finish(false, "refused"),
+        Err(
+            ApiError::Unauthorized
+            | ApiError::Invalid(_)
+            | ApiError::TooLarge(_)
+            | ApiError::NoRoute
+            | ApiError::MethodNotAllowed
+            | ApiError::FilesOff
+            | ApiError::Policy(_)
+            | ApiError::Archive(_),
+        ) => observed.finish(false, "refused"),
     }
+}
+
+/// A command that was not begun: recorded, and what the client is told.
+pub fn refused(observed: Observed, error: SessionError) -> ApiError {
+    observed.finish(false, refusal(&error));
+    error.into()
 }
 
 fn file_detail(error: &FileError) -> &'static str {

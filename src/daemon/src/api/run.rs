@@ -12,7 +12,7 @@ use wire::api::{ErrorBody, RunRequest, RunResponse};
 use wire::id::RunId;
 
 use super::error::ApiError;
-use super::operations::ended;
+use super::operations::{ended, refused};
 use super::{App, Shared, body, stream};
 use crate::operations::{self, Observed, Op};
 use crate::session::{Piece, Ran, Session, SessionError};
@@ -44,7 +44,9 @@ pub async fn run(
         return Ok(Json(observe_run(app, session, request, observed, None).await?).into_response());
     }
     // What can be refused is refused with a status, before the stream begins.
-    session.wake().await?;
+    if let Err(error) = session.wake().await {
+        return Err(refused(observed, error));
+    }
     let (sink, pieces) = mpsc::channel(stream::PIECES);
     let run = tokio::spawn(observe_run(app, session, request, observed, Some(sink)));
     Ok(stream::respond(pieces, run))

@@ -1,7 +1,7 @@
 //! The operations log: what was done in which session, for whom, and how it ended. Never a payload.
 //!
 //! ```text
-//! request ── record() ──▶ operations.journal ── mover, every 200 ms ──▶ operations.db ──▶ events, pages
+//! request ── record() ──▶ operations.journal ── mover, every second ──▶ operations.db ──▶ events, pages
 //!            one write(2), in order            a thread of its own      kept for `operations_days`
 //! ```
 //!

@@ -11,8 +11,9 @@ use super::journal::{Journal, Lines, Urgency};
 use super::lock;
 use crate::store::{Operations, StoreError};
 
-/// How long records are gathered before they are moved.
-const GATHER: Duration = Duration::from_millis(200);
+/// How long records are gathered before they are moved, unless somebody asks for them. Each moving makes and removes
+/// a file, so it is not done more often than it must.
+const GATHER: Duration = Duration::from_secs(1);
 /// How long after a failure the next attempt is.
 const RETRY: Duration = Duration::from_secs(2);
 /// How often a failure that goes on is said.

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::types::Value;
-use rusqlite::{Connection, ErrorCode, InterruptHandle, OpenFlags, OptionalExtension, Row, params, params_from_iter};
+use rusqlite::{Connection, ErrorCode, InterruptHandle, OpenFlags, Row, params, params_from_iter};
 use serde::{Deserialize, Serialize};
 use wire::id::{SessionId, Tenant};
 
@@ -165,10 +165,13 @@ impl Operations {
     /// # Errors
     /// [`StoreError`].
     pub fn last_seq(&self, session: &SessionId, opened: u64) -> Result<u64, StoreError> {
-        let sql = "SELECT seq FROM operations WHERE session = ?1 AND opened = ?2 ORDER BY id DESC LIMIT 1";
+        let sql = format!(
+            "SELECT max(seq) FROM (SELECT opened, seq FROM operations WHERE session = ?1 ORDER BY id DESC LIMIT {EVENTS})
+             WHERE opened = ?2"
+        );
         let read = || {
-            let mut statement = self.connection.prepare_cached(sql)?;
-            statement.query_row(params![session.as_str(), signed(opened)], |row| row.get(0)).optional()
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            statement.query_row(params![session.as_str(), signed(opened)], |row| row.get::<_, Option<i64>>(0))
         };
         read().map(|seq| seq.map_or(0, unsigned)).map_err(failed("read the operations log"))
     }
