@@ -72,7 +72,6 @@ fn page(document: &Document, number: u32) -> Option<String> {
     let mut text = String::new();
     let mut output = PlainTextOutput::new(&mut text);
     let parsed = catch_unwind(AssertUnwindSafe(|| output_doc_page(document, &mut output, number)));
-    drop(output);
     let sound = matches!(parsed, Ok(Ok(())));
     let text = tidy(&text);
     // What it had found by then is worth having.

@@ -243,7 +243,7 @@ impl Workspace {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            let late = scan.names % NAMES_PER_LOOK == 0 && Instant::now() > reach.until;
+            let late = scan.names.is_multiple_of(NAMES_PER_LOOK) && Instant::now() > reach.until;
             if scan.names == reach.names || late {
                 scan.more = true;
                 break;

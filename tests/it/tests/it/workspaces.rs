@@ -173,7 +173,7 @@ fn paths_stay_inside() {
     }
     ask(shared(), &s.id, "read_bytes", json!({"path": "pipe"})).expect(400);
     for path in ["etc", "..", "link"] {
-        ask(shared(), &s.id, "tree", json!({"path": path})).expect(if path == "link" { 404 } else { 400 });
+        ask(shared(), &s.id, "tree", json!({"path": path})).expect(400);
     }
     let bytes = ask(shared(), &s.id, "read_bytes", json!({"path": "/workspace/bin"})).expect(200).json();
     assert_eq!(bytes, json!({"content_b64": "AAEC"}));
