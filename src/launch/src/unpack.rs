@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use wire::id::LayerId;
 use wire::launch::{Answer, Compression};
@@ -130,6 +130,8 @@ fn give_up_privilege(config: &Config) -> Result<()> {
     let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).step(step)?;
     rustix::thread::set_no_new_privs(true).step(step)?;
+    // A change of user takes this away (prctl(2)); it ends with the launch child, also when that is killed.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(step)?;
     let seconds = u64::from(config.unpack_timeout_seconds);
     for (resource, most) in [
         (Resource::As, MAX_MEMORY),

@@ -113,3 +113,34 @@ fn recipes_print_a_file_system_or_say_why_not() {
         })
     });
 }
+
+#[test]
+fn an_unpacking_that_takes_too_long_is_ended() {
+    let launcher = Launcher::start(SLEEP, "unpack_timeout_seconds = 1\nmax_layer_bytes = 1099511627776");
+    // A device of 512 GiB, which is skipped by reading it: a file of one block and a hole.
+    let size: u64 = 512 << 30;
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Block);
+    header.set_path("device").unwrap();
+    header.set_size(size);
+    header.set_cksum();
+    let mut blob = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut blob, header.as_bytes()).unwrap();
+    blob.set_len(size + 2048).unwrap();
+    std::io::Seek::rewind(&mut blob).unwrap();
+    let layer = wire::id::LayerId::parse(&"e".repeat(64)).unwrap();
+    let request = Request::Unpack { layer, compression: wire::launch::Compression::None };
+    let answer = launcher.ask(&request, &[blob.into()]);
+    assert!(matches!(&answer, Answer::Failed { message, .. } if message.contains("longer than 1 s")), "{answer:?}");
+    let config = launcher.path("launch.toml");
+    wait_for("nobody works on it any more", || {
+        let ours = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok).filter(|entry| {
+            std::fs::read_to_string(entry.path().join("cmdline"))
+                .is_ok_and(|line| line.contains(config.to_str().unwrap()))
+        });
+        ours.count() == 1
+    });
+    wait_for("nothing of it is left", || {
+        ["images/layers", ".trash"].iter().all(|dir| std::fs::read_dir(launcher.state(dir)).unwrap().count() == 0)
+    });
+}
