@@ -73,11 +73,11 @@ impl Store {
             .step(|| format!("open the state directory {}", path.display()))?;
         let service = (config.service_uid, config.service_gid);
         let images = match &config.images_dir {
-            None => ensure_dir(&root, "images", 0o755, service)?,
+            None => ensure_shared_dir(&root, "images", 0o755, service)?,
             Some(path) => rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .step(|| format!("open the image store {}", path.display()))?,
         };
-        let workspaces = ensure_dir(&root, "workspaces", 0o711, service)?;
+        let workspaces = ensure_shared_dir(&root, "workspaces", 0o711, service)?;
         let cache = ensure_dir(&ensure_dir(&root, "cache", 0o755, (0, 0))?, "build", 0o755, (0, 0))?;
         let disk = config.first_id(0);
         for name in CACHES {
@@ -225,6 +225,24 @@ fn ensure_dir(dir: impl AsFd, name: &str, mode: u32, owner: (u32, u32)) -> Resul
         }
         Err(errno) => Err(Failure::of(format!("make directory {name}"), errno)),
     }
+}
+
+/// The same for one that the service uses as well: it appears with its owner, so that whoever starts first is no matter.
+fn ensure_shared_dir(dir: impl AsFd, name: &str, mode: u32, owner: (u32, u32)) -> Result<OwnedFd> {
+    if matches!(open_dir(&dir, name), Err(Errno::NOENT)) {
+        let fresh = format!(".new-{name}");
+        ensure_dir(&dir, &fresh, mode, (0, 0)).or_else(|_| ensure_dir(&dir, &fresh, mode, owner))?;
+        own_dir(&dir, &fresh, mode, owner)?;
+        match rustix::fs::renameat_with(&dir, &fresh, &dir, name, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            // The service was first.
+            Err(Errno::EXIST) => {
+                let _ = rustix::fs::unlinkat(&dir, &fresh, AtFlags::REMOVEDIR);
+            }
+            Err(errno) => return Err(Failure::of(format!("make directory {name}"), errno)),
+        }
+    }
+    ensure_dir(dir, name, mode, owner)
 }
 
 /// Open a directory that was just made, and give it to `owner`.
