@@ -374,6 +374,8 @@ impl Init {
             return;
         };
         let Ok(flushed) = connection.flush() else {
+            // What the peer had said before it went is heard: of a run that it wants forgotten, nothing is told again.
+            self.converse();
             return self.disconnect();
         };
         let wants_write = match flushed {

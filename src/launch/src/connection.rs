@@ -1,5 +1,6 @@
 //! One message in, one message out, over a connected `SOCK_SEQPACKET` socket.
 
+use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,6 +62,28 @@ pub fn receive(connection: impl AsFd) -> Received {
 
 fn bad(reason: String) -> Received {
     Received::Bad(Error::Refused { field: "message", reason })
+}
+
+thread_local! {
+    /// In a child: the connection that its answer goes to.
+    static HELD: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
+}
+
+/// Keep `connection` for the answer of this process.
+pub fn hold(connection: OwnedFd) {
+    HELD.replace(Some(connection));
+}
+
+/// Close what a parent of this process holds: whoever waits for the answer is to learn of the parent's death.
+pub fn let_go() {
+    HELD.take();
+}
+
+/// Send `answer` on the connection that is held.
+pub fn answer_held(message: &Answer) {
+    if let Some(connection) = HELD.take() {
+        answer(connection, message);
+    }
 }
 
 /// Send `answer`, without waiting. If the peer does not take it, nobody else wants it.

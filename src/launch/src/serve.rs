@@ -211,8 +211,9 @@ impl Server {
         match sys::fork(None) {
             Ok(Forked::Child) => {
                 self.become_child(seconds);
+                connection::hold(connection);
                 let answer = work::perform(&self.host, &request, descriptors);
-                connection::answer(connection, &answer);
+                connection::answer_held(&answer);
                 sys::exit(0)
             }
             Ok(Forked::Parent(child)) => self.track(child, Some(connection), Task::Perform(request), seconds),

@@ -8,6 +8,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use wire::launch::Answer;
 
+use crate::connection;
 use crate::error::{Failure, Result, Step};
 use crate::sys::{self, Child, Forked};
 
@@ -72,6 +73,7 @@ fn prepare(what: &str, parent: Pid, reporter: &OwnedFd) {
     if tied.is_err() || orphaned {
         sys::exit(1);
     }
+    connection::let_go();
     sys::reset_signals();
     let (what, reporter) = (what.to_owned(), reporter.try_clone());
     std::panic::set_hook(Box::new(move |panic| {

@@ -111,10 +111,15 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, userns: Option<Borr
 
 /// Create and open files as `uid`:`gid` from now on (setfsuid(2)); 0 is the launcher itself again.
 pub fn set_fs_ids(uid: u32, gid: u32) {
+    // A change of these ids takes it away (prctl(2), PR_SET_PDEATHSIG).
+    let tied = rustix::process::parent_process_death_signal();
     // SAFETY: both take any number and touch this thread's credentials only.
     unsafe {
         libc::setfsgid(gid);
         libc::setfsuid(uid);
+    }
+    if let Ok(signal) = tied {
+        let _ = rustix::process::set_parent_process_death_signal(signal);
     }
 }
 

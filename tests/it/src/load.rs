@@ -76,6 +76,15 @@ struct Held {
     closed: bool,
 }
 
+/// Ends the clients when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// One client, and all that it knows.
 struct Worker<'a> {
     service: Client,
@@ -106,12 +115,14 @@ pub fn run(pair: &mut Pair, kills: usize, seed: u64, points: &[Vec<String>; 2]) 
             })
         };
         let threads: Vec<_> = (0..CLIENTS).map(begin).collect();
+        // Also when this thread panics: the scope waits for the clients.
+        let end = End(&stop);
         let mut dice = Dice::new(seed);
         for _ in 0..kills {
             kill(pair, &mut dice, points);
         }
         pair.revive();
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         threads.into_iter().map(|thread| thread.join().expect("a client")).collect::<Vec<_>>()
     });
     // Once more, without anything under way.

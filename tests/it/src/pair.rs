@@ -152,7 +152,7 @@ impl Pair {
         let log = OpenOptions::new().create(true).append(true).open(self.beside("log")).unwrap();
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
         let child = command.spawn().unwrap_or_else(|e| panic!("start {name}: {e}"));
-        fs::write(self.beside(&format!("pid-{name}")), child.id().to_string()).unwrap();
+        fs::write(self.beside(&format!("pid-{name}")), format!("{}\n", child.id())).unwrap();
         child
     }
 

@@ -327,7 +327,7 @@ fn images(of: &Path) {
 #[test]
 fn a_build_that_is_cut_off_is_built_again() {
     // The shared store has the base.
-    drop(it::shared().session("base"));
+    drop(Kept::open(&Pair::start(&[]), "base", 7_100_011));
     let directory = it::daemon::StateDir::new();
     let (store, catalog) = (directory.0.join("images"), directory.0.join("catalog.json"));
     images(&store);
