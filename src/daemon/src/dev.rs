@@ -118,7 +118,8 @@ async fn supervise(args: Args) -> Result<(), DevError> {
     let notify = place.run.join("notify.sock");
     let _ = std::fs::remove_file(&notify);
     let readiness = UnixDatagram::bind(&notify).map_err(|source| io_error("listen on", &notify, source))?;
-    std::fs::set_permissions(&notify, std::fs::Permissions::from_mode(0o666)).map_err(|e| io_error("open", &notify, e))?;
+    std::fs::set_permissions(&notify, std::fs::Permissions::from_mode(0o666))
+        .map_err(|e| io_error("open", &notify, e))?;
     let token = token()?;
     let mut launcher = place.start_launcher()?;
     let result = match place.start_service(&args, &token, &notify) {
@@ -180,7 +181,9 @@ fn announce(url: &str, token: &str, socket: &Path) {
 
 fn warn() {
     tracing::warn!("THIS IS sandboxd dev, NOT PRODUCTION: limits are enforced only as far as this host can,");
-    tracing::warn!("image builds share the host's network, nothing restarts what dies, and every sandbox ends with it.");
+    tracing::warn!(
+        "image builds share the host's network, nothing restarts what dies, and every sandbox ends with it."
+    );
 }
 
 impl Place {
@@ -320,7 +323,8 @@ fn reachable(path: &Path) -> Result<(), DevError> {
 fn lock(state: &Path) -> Result<std::os::fd::OwnedFd, DevError> {
     let path = state.join("dev.lock");
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let lock = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| io_error("open", &path, e.into()))?;
+    let lock =
+        rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| io_error("open", &path, e.into()))?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(DevError::Locked(state.to_owned())),

@@ -18,10 +18,11 @@ pub const RUN_MAX: usize = 8 << 20;
 /// # Errors
 /// [`ApiError::TooLarge`], [`ApiError::Broken`], [`ApiError::Invalid`].
 pub async fn json<T: DeserializeOwned>(body: Body, limit: usize) -> Result<T, ApiError> {
-    let bytes = Limited::new(body, limit).collect().await.map_err(|error| match error.downcast::<LengthLimitError>() {
-        Ok(_) => ApiError::TooLarge(limit),
-        Err(_) => ApiError::Broken,
-    })?;
+    let bytes =
+        Limited::new(body, limit).collect().await.map_err(|error| match error.downcast::<LengthLimitError>() {
+            Ok(_) => ApiError::TooLarge(limit),
+            Err(_) => ApiError::Broken,
+        })?;
     parse(&bytes.to_bytes())
 }
 
@@ -34,7 +35,11 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     // Every body of this API is an object; serde would take a list of its fields as well.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| b"[\"tfn-0123456789".contains(first)) {
         let msg = "Input should be a valid dictionary or object".to_owned();
-        return Err(ApiError::Invalid(vec![Invalid { loc: vec!["body".into()], msg, kind: "model_attributes_type".into() }]));
+        return Err(ApiError::Invalid(vec![Invalid {
+            loc: vec!["body".into()],
+            msg,
+            kind: "model_attributes_type".into(),
+        }]));
     }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
@@ -50,7 +55,11 @@ fn invalid(path: &str, error: &serde_json::Error) -> ApiError {
     use serde_json::error::Category;
     let mut loc = vec!["body".to_owned()];
     if error.classify() != Category::Data {
-        return ApiError::Invalid(vec![Invalid { loc, msg: format!("JSON decode error: {error}"), kind: "json_invalid".into() }]);
+        return ApiError::Invalid(vec![Invalid {
+            loc,
+            msg: format!("JSON decode error: {error}"),
+            kind: "json_invalid".into(),
+        }]);
     }
     let parts = path.split(['.', '[']).map(|part| part.trim_end_matches(']'));
     loc.extend(parts.filter(|part| !part.is_empty() && *part != "?").map(str::to_owned));
@@ -91,7 +100,10 @@ mod tests {
         let missing = complaint::<RunRequest>(r#"{"argv": ["true"]}"#);
         assert_eq!((missing.loc.join("/").as_str(), missing.kind.as_str()), ("body/run_id", "missing"));
         let pattern = complaint::<CreateSessionRequest>(r#"{"session_id": "../x"}"#);
-        assert_eq!((pattern.loc.join("/").as_str(), pattern.kind.as_str()), ("body/session_id", "string_pattern_mismatch"));
+        assert_eq!(
+            (pattern.loc.join("/").as_str(), pattern.kind.as_str()),
+            ("body/session_id", "string_pattern_mismatch")
+        );
         let wrong = complaint::<RunRequest>(r#"{"argv": "true", "run_id": "0"}"#);
         assert_eq!(wrong.loc, ["body", "argv"]);
         for text in ["[]", "[null]", "1", "null", "true", "\"x\"", " []"] {

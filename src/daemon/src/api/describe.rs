@@ -11,12 +11,41 @@ use super::{files, operations, policy, run, service, sessions, workspaces};
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "sandboxd", description = "Sandboxes for AI agents, one session each. Every route but /, /healthz, /docs and /openapi.json wants a token in the header X-Sandbox-Token."),
+    info(
+        title = "sandboxd",
+        description = "Sandboxes for AI agents, one session each. Every route but /, /healthz, /docs and /openapi.json wants a token in the header X-Sandbox-Token."
+    ),
     paths(
-        service::index, service::healthz, service::doctor, service::images, policy::get_policy, policy::put_policy, openapi_json, docs,
-        sessions::create, sessions::list, sessions::get, sessions::delete, operations::events, operations::list, run::run, run::stop,
-        files::read, files::write, files::stat, files::list, files::realpath, files::mkdir, files::remove,
-        workspaces::list, workspaces::trees, workspaces::ls, workspaces::tree, workspaces::read, workspaces::read_bytes, workspaces::files,
+        service::index,
+        service::healthz,
+        service::doctor,
+        service::images,
+        policy::get_policy,
+        policy::put_policy,
+        openapi_json,
+        docs,
+        sessions::create,
+        sessions::list,
+        sessions::get,
+        sessions::delete,
+        operations::events,
+        operations::list,
+        run::run,
+        run::stop,
+        files::read,
+        files::write,
+        files::stat,
+        files::list,
+        files::realpath,
+        files::mkdir,
+        files::remove,
+        workspaces::list,
+        workspaces::trees,
+        workspaces::ls,
+        workspaces::tree,
+        workspaces::read,
+        workspaces::read_bytes,
+        workspaces::files,
     )
 )]
 struct Description;
@@ -65,7 +94,8 @@ fn page() -> String {
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().cloned().unwrap_or_default() {
             let summary = operation["summary"].as_str().unwrap_or_default();
-            let statuses: Vec<&String> = operation["responses"].as_object().map(|r| r.keys().collect()).unwrap_or_default();
+            let statuses: Vec<&String> =
+                operation["responses"].as_object().map(|r| r.keys().collect()).unwrap_or_default();
             let statuses = statuses.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
             let method = method.to_uppercase();
             // Writing to a string does not fail.

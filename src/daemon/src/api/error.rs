@@ -88,9 +88,13 @@ impl ApiError {
     fn parts(self) -> (StatusCode, Detail) {
         let message = |text: &str| Detail::Message(text.to_owned());
         match self {
-            Self::Unauthorized => (StatusCode::UNAUTHORIZED, message("Missing or invalid token; send it as X-Sandbox-Token")),
+            Self::Unauthorized => {
+                (StatusCode::UNAUTHORIZED, message("Missing or invalid token; send it as X-Sandbox-Token"))
+            }
             Self::Invalid(list) => (StatusCode::UNPROCESSABLE_ENTITY, Detail::Invalid(list)),
-            Self::TooLarge(limit) => (StatusCode::PAYLOAD_TOO_LARGE, Detail::Message(format!("The body is over {limit} bytes"))),
+            Self::TooLarge(limit) => {
+                (StatusCode::PAYLOAD_TOO_LARGE, Detail::Message(format!("The body is over {limit} bytes")))
+            }
             Self::Broken => (StatusCode::BAD_REQUEST, message("The body ended before it was complete")),
             Self::NoRoute => (StatusCode::NOT_FOUND, message("Not Found")),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, message("Method Not Allowed")),
@@ -108,12 +112,18 @@ fn session_status(error: &SessionError) -> StatusCode {
     match error {
         E::UnknownRuntime { .. } | E::AttachNeedsId | E::TooLong(_) => StatusCode::BAD_REQUEST,
         E::NoSuchSession(_) | E::NothingToAttach(_) => StatusCode::NOT_FOUND,
-        E::Exists(_) | E::Opening(_) | E::Closing(_) | E::RuntimeDiffers { .. } | E::RunExists(_) => StatusCode::CONFLICT,
+        E::Exists(_) | E::Opening(_) | E::Closing(_) | E::RuntimeDiffers { .. } | E::RunExists(_) => {
+            StatusCode::CONFLICT
+        }
         E::SandboxEnded(_) | E::Abandoned(_) => StatusCode::GONE,
-        E::Full { .. } | E::OpenFull { .. } | E::TenantFull { .. } | E::CommandsFull(_) => StatusCode::TOO_MANY_REQUESTS,
+        E::Full { .. } | E::OpenFull { .. } | E::TenantFull { .. } | E::CommandsFull(_) => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         E::Store(StoreError::Busy { .. }) => StatusCode::SERVICE_UNAVAILABLE,
         E::Launch(_) | E::Store(_) | E::Io { .. } if error.is_full() => StatusCode::INSUFFICIENT_STORAGE,
-        E::Unsupported(_) | E::NoSlot | E::Image(_) | E::Launch(_) | E::Init(_) | E::Broken(_) => StatusCode::BAD_GATEWAY,
+        E::Unsupported(_) | E::NoSlot | E::Image(_) | E::Launch(_) | E::Init(_) | E::Broken(_) => {
+            StatusCode::BAD_GATEWAY
+        }
         E::Io { .. } | E::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -63,7 +63,6 @@ impl std::fmt::Debug for App {
 pub type Shared = State<Arc<App>>;
 
 /// Every route.
-#[must_use]
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(service::index))
@@ -124,7 +123,8 @@ async fn name_request(request: Request, next: Next) -> Response {
 }
 
 fn is_request_id(id: &HeaderValue) -> bool {
-    (1..=64).contains(&id.len()) && id.as_bytes().iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+    (1..=64).contains(&id.len())
+        && id.as_bytes().iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
 fn new_request_id() -> HeaderValue {

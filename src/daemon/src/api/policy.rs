@@ -27,7 +27,11 @@ pub async fn get_policy(State(app): Shared, headers: HeaderMap) -> Result<Json<S
     (status = 401, body = ErrorBody),
     (status = 413, body = ErrorBody),
     (status = 422, description = "A field that may not be changed, or not to that", body = ErrorBody)))]
-pub async fn put_policy(State(app): Shared, headers: HeaderMap, request: Body) -> Result<Json<ServicePolicy>, ApiError> {
+pub async fn put_policy(
+    State(app): Shared,
+    headers: HeaderMap,
+    request: Body,
+) -> Result<Json<ServicePolicy>, ApiError> {
     app.service(&headers)?;
     let update: PolicyUpdate = body::json(request, body::JSON_MAX).await?;
     if app.registry.update_policy(&update)? {

@@ -79,8 +79,8 @@ pub async fn stop(
     Path((id, run)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     let session = app.session(&headers, &id)?;
-    let run = RunId::parse(&run)
-        .map_err(|e| ApiError::field("path", "run_id", e.to_string(), "string_pattern_mismatch"))?;
+    let run =
+        RunId::parse(&run).map_err(|e| ApiError::field("path", "run_id", e.to_string(), "string_pattern_mismatch"))?;
     app.registry.stop(&session, run).await;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -93,7 +93,8 @@ fn check(request: &RunRequest) -> Result<(), ApiError> {
     if request.argv.iter().any(|argument| argument.contains('\0')) {
         return Err(ApiError::field("body", "argv", "An argument cannot hold a NUL character", "value_error"));
     }
-    let sound = |(name, value): (&String, &String)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
+    let sound =
+        |(name, value): (&String, &String)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
     if !request.env.iter().all(sound) {
         let msg = "A variable's name cannot be empty or hold = or NUL, nor its value NUL";
         return Err(ApiError::field("body", "env", msg, "value_error"));

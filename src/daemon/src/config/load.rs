@@ -62,9 +62,8 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         sandbox_uid: raw.parsed("sandbox_uid", 10_001, "a user id, 1 to 65533", |t| {
             t.parse().ok().filter(|uid| (1..65_534).contains(uid))
         })?,
-        max_read_bytes: raw.parsed("max_read_bytes", 8 << 20, "bytes, 1 to 1073741824", |t| {
-            positive(t).filter(|b| *b <= 1 << 30)
-        })?,
+        max_read_bytes: raw
+            .parsed("max_read_bytes", 8 << 20, "bytes, 1 to 1073741824", |t| positive(t).filter(|b| *b <= 1 << 30))?,
         execute_timeout: raw.parsed("execute_timeout", 300, POSITIVE, |t| seconds(t).filter(|s| *s > 0))?,
         max_running_commands: raw.parsed("max_running_commands", 256, "1 to 100000", |t| {
             t.parse().ok().filter(|n| (1..=100_000).contains(n))
@@ -83,7 +82,12 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
             positive(t).filter(|days| *days <= 36_500)
         })?,
         hidden_prefixes: raw
-            .parsed_or_off("hidden_prefixes", Some(list(HIDDEN)), "relative paths without . or .., at most 16", prefixes)?
+            .parsed_or_off(
+                "hidden_prefixes",
+                Some(list(HIDDEN)),
+                "relative paths without . or .., at most 16",
+                prefixes,
+            )?
             .unwrap_or_default(),
         slots: raw.parsed("slots", 4000, "2 to 4094", |t| t.parse().ok().filter(|n| (2..=4094).contains(n)))?,
         state_dir,
@@ -124,10 +128,15 @@ fn token(raw: &Raw) -> Result<String, ConfigError> {
         return Err(raw.error("token", "is not set; make one with: head -c 32 /dev/urandom | base64"));
     };
     if token.len() < TOKEN_MIN {
-        return Err(raw.error("token", format!("is shorter than {TOKEN_MIN} characters; make one with: head -c 32 /dev/urandom | base64")));
+        return Err(raw.error(
+            "token",
+            format!("is shorter than {TOKEN_MIN} characters; make one with: head -c 32 /dev/urandom | base64"),
+        ));
     }
     if !token.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(raw.error("token", "has characters that cannot be in a header; use letters, digits and punctuation"));
+        return Err(
+            raw.error("token", "has characters that cannot be in a header; use letters, digits and punctuation")
+        );
     }
     Ok(token.to_owned())
 }
@@ -230,7 +239,8 @@ mod tests {
 
     #[test]
     fn every_error_is_one_line_that_names_the_variable() {
-        let cases: &[(&str, &[(&str, &str)], &str)] = &[
+        type Case = (&'static str, &'static [(&'static str, &'static str)], &'static str);
+        let cases: &[Case] = &[
             ("", &[("SANDBOXD_MAX_SESSIONS", "many")], "SANDBOXD_MAX_SESSIONS"),
             ("", &[("SANDBOXD_MAX_SESSIONS", "-1")], "SANDBOXD_MAX_SESSIONS"),
             ("port = 70000", &[], "SANDBOXD_PORT"),

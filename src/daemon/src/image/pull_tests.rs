@@ -9,10 +9,13 @@ use tokio::net::TcpListener;
 
 use super::*;
 
+/// By path: the announced length and the bytes that are sent.
+type Content = HashMap<String, (u64, Vec<u8>)>;
+
 /// Paths below `/v2/test/` and what is answered to them; and what was asked for.
 #[derive(Clone, Default)]
 struct Registry {
-    content: Arc<Mutex<HashMap<String, (u64, Vec<u8>)>>>,
+    content: Arc<Mutex<Content>>,
     asked: Arc<Mutex<Vec<String>>>,
 }
 

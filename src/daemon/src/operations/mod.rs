@@ -216,7 +216,8 @@ impl Log {
         let mut swept = 0;
         loop {
             // In pieces, so that events are read in between.
-            let some = self.mover.call("sweep the operations log", move |operations, _| operations.sweep(before)).await?;
+            let some =
+                self.mover.call("sweep the operations log", move |operations, _| operations.sweep(before)).await?;
             swept += some;
             if some == 0 {
                 return Ok(swept);

@@ -10,7 +10,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::{oneshot, watch};
 use wire::id::RunId;
 use wire::init::{
-    Command, CommandAt, FromInit, MAX_COMMAND, MAX_ENDED, MAX_FRAME, MAX_NOTE, MAX_RUNS, Status, Step, ToInit, Usage, VERSION,
+    Command, CommandAt, FromInit, MAX_COMMAND, MAX_ENDED, MAX_FRAME, MAX_NOTE, MAX_RUNS, Status, Step, ToInit, Usage,
+    VERSION,
 };
 
 use super::pipes::Pipe;
@@ -123,7 +124,9 @@ impl Init {
             .ok_or(InitError::Gone)?;
         match postcard::from_bytes(&buffer[..hello.len]) {
             Ok(FromInit::Ready { version: VERSION }) => {}
-            Ok(_) | Err(_) => return Err(InitError::Unready("speaks another protocol; are all programs of one version?")),
+            Ok(_) | Err(_) => {
+                return Err(InitError::Unready("speaks another protocol; are all programs of one version?"));
+            }
         }
         let gone = watch::Sender::new(false);
         let inner = Arc::new(Inner { socket, runs: Mutex::default(), list: Mutex::default(), gone });
@@ -137,7 +140,8 @@ impl Init {
     /// [`InitError`].
     pub async fn list(&self) -> Result<Vec<Found>, InitError> {
         let (done, list) = oneshot::channel();
-        *self.0.list.lock().unwrap_or_else(PoisonError::into_inner) = Some(List { left: None, found: Vec::new(), done });
+        *self.0.list.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(List { left: None, found: Vec::new(), done });
         let frame = postcard::to_allocvec(&ToInit::List).map_err(|_| InitError::Unready("cannot be asked"))?;
         self.0.socket.send(&frame, &[]).await?;
         match tokio::time::timeout(LIST_WITHIN, list).await {
@@ -237,14 +241,17 @@ fn encode(run: RunId, note: Vec<u8>, command: Command) -> Result<(Vec<u8>, Optio
     if frame.len() <= MAX_FRAME - OVERHEAD {
         return Ok((frame, None));
     }
-    let ToInit::Run { command: CommandAt::Inline(command), note, .. } = postcard::from_bytes(&frame).map_err(invalid)? else {
+    let ToInit::Run { command: CommandAt::Inline(command), note, .. } =
+        postcard::from_bytes(&frame).map_err(invalid)?
+    else {
         return Err(InitError::Io(io::ErrorKind::InvalidInput.into()));
     };
     let bytes = postcard::to_allocvec(&command).map_err(invalid)?;
     let len = u32::try_from(bytes.len()).ok().filter(|_| bytes.len() <= MAX_COMMAND);
     let len = len.ok_or(InitError::TooLong(bytes.len()))?;
     let memfd = memfd(&bytes)?;
-    let frame = postcard::to_allocvec(&ToInit::Run { run, note, command: CommandAt::Memfd { len } }).map_err(invalid)?;
+    let frame =
+        postcard::to_allocvec(&ToInit::Run { run, note, command: CommandAt::Memfd { len } }).map_err(invalid)?;
     Ok((frame, Some(memfd)))
 }
 

@@ -99,7 +99,9 @@ impl Pipe {
         to.reserve(CHUNK);
         let count = match rustix::io::read(self.read.get_ref(), spare_capacity(to)) {
             // Asked again the way that makes the next `readable` wait for the kernel's word.
-            Err(Errno::AGAIN) => self.read.try_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, spare_capacity(to))?)),
+            Err(Errno::AGAIN) => {
+                self.read.try_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, spare_capacity(to))?))
+            }
             other => other.map_err(io::Error::from),
         };
         match count {

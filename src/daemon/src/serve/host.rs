@@ -54,7 +54,7 @@ impl Host {
             disk(&settings.state_dir),
             launcher(&settings.launch_socket),
         ];
-        findings.sort_by(|a, b| b.level.cmp(&a.level));
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         DoctorReport { findings }
     }
 
@@ -68,7 +68,12 @@ impl Host {
             LimitsMode::BestEffort => Level::Warning,
         };
         let message = format!("NOT ENFORCED on this host: {}", lacking.join(", "));
-        mended("limits", level, &message, "boot with systemd.unified_cgroup_hierarchy=1, so that cgroup2 has these controllers")
+        mended(
+            "limits",
+            level,
+            &message,
+            "boot with systemd.unified_cgroup_hierarchy=1, so that cgroup2 has these controllers",
+        )
     }
 }
 
@@ -114,7 +119,12 @@ fn overlay(filesystems: &str) -> Finding {
 
 fn disk(state_dir: &Path) -> Finding {
     let Ok(stat) = rustix::fs::statvfs(state_dir) else {
-        return mended("disk", Level::Error, &format!("{} cannot be read", state_dir.display()), "check that it exists");
+        return mended(
+            "disk",
+            Level::Error,
+            &format!("{} cannot be read", state_dir.display()),
+            "check that it exists",
+        );
     };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let message = format!("{} MiB free in {}", free >> 20, state_dir.display());
@@ -160,7 +170,8 @@ mod tests {
         for finding in [kernel("5.10.0-1"), user_namespaces("0"), overlay("nodev\tproc\n")] {
             assert!(finding.level == Level::Error && finding.mend.is_some(), "{finding:?}");
         }
-        for finding in [kernel("6.1.0-1-amd64"), kernel("10.0"), user_namespaces("96364"), overlay("nodev\toverlay\n")] {
+        for finding in [kernel("6.1.0-1-amd64"), kernel("10.0"), user_namespaces("96364"), overlay("nodev\toverlay\n")]
+        {
             assert_eq!(finding.level, Level::Ok, "{finding:?}");
         }
     }

@@ -89,7 +89,9 @@ async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
 ) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let router = router.clone();
-        async move { Ok::<_, Infallible>(router.oneshot(request.map(Body::new)).await.unwrap_or_else(|never| match never {})) }
+        async move {
+            Ok::<_, Infallible>(router.oneshot(request.map(Body::new)).await.unwrap_or_else(|never| match never {}))
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).pipeline_flush(true);

@@ -40,7 +40,11 @@ impl LaunchMachine {
 
     async fn step(&self, step: BuildStep) -> Result<StepEnd, MachineError> {
         let build = name()?;
-        let cleanup = Cleanup { launcher: self.launcher.clone(), sockets: self.sockets.try_clone().ok(), build: Some(build.clone()) };
+        let cleanup = Cleanup {
+            launcher: self.launcher.clone(),
+            sockets: self.sockets.try_clone().ok(),
+            build: Some(build.clone()),
+        };
         let ended = self.run(&build, &step).await;
         let stopped = self.launcher.stop(&build).await.map_err(|e| MachineError::new("end the build sandbox", e));
         let ended = ended?;
@@ -56,7 +60,10 @@ impl LaunchMachine {
     }
 
     async fn run(&self, build: &SessionId, step: &BuildStep) -> Result<StepEnd, MachineError> {
-        let slot = self.slots.take().ok_or_else(|| MachineError::new("start the build sandbox", "every range of user ids is in use"))?;
+        let slot = self
+            .slots
+            .take()
+            .ok_or_else(|| MachineError::new("start the build sandbox", "every range of user ids is in use"))?;
         let io = |e: std::io::Error| MachineError::new("make the build's control socket", e);
         rustix::fs::mkdirat(&self.sockets, build.as_str(), Mode::RWXU).map_err(|e| io(e.into()))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -66,7 +73,8 @@ impl LaunchMachine {
         self.launcher.start(plan, &control).await.map_err(|e| MachineError::new("start the build sandbox", e))?;
         drop(control);
         fail::point("build.started");
-        let init = Init::connect(dir.as_fd(), SOCKET).await.map_err(|e| MachineError::new("talk to the build's init", e))?;
+        let init =
+            Init::connect(dir.as_fd(), SOCKET).await.map_err(|e| MachineError::new("talk to the build's init", e))?;
         follow(&init, step).await
     }
 
@@ -193,7 +201,12 @@ async fn clean(launcher: &Launcher, sockets: Option<&OwnedFd>, build: &SessionId
 }
 
 impl Machine for LaunchMachine {
-    fn unpack<'a>(&'a self, blob: OwnedFd, layer: &'a LayerId, compression: Compression) -> MachineFuture<'a, Unpacked> {
+    fn unpack<'a>(
+        &'a self,
+        blob: OwnedFd,
+        layer: &'a LayerId,
+        compression: Compression,
+    ) -> MachineFuture<'a, Unpacked> {
         Box::pin(async move {
             let bytes = self.launcher.unpack(blob.as_fd(), layer, compression).await;
             bytes.map(|bytes| Unpacked { bytes }).map_err(|e| MachineError::new("unpack it", e))
@@ -211,8 +224,6 @@ impl Machine for LaunchMachine {
     }
 
     fn remove_layer<'a>(&'a self, layer: &'a LayerId) -> MachineFuture<'a, ()> {
-        Box::pin(async move {
-            self.launcher.remove_layer(layer).await.map_err(|e| MachineError::new("remove it", e))
-        })
+        Box::pin(async move { self.launcher.remove_layer(layer).await.map_err(|e| MachineError::new("remove it", e)) })
     }
 }

@@ -21,8 +21,8 @@ use tokio::sync::{Semaphore, watch};
 use crate::api::{self, App};
 use crate::archive::Archive;
 use crate::catalog::{self, CatalogError, Catalogue, Runtime};
-use crate::fail;
 use crate::config::{self, ConfigError, DEFAULT_FILE, LimitsMode, Raw, Settings};
+use crate::fail;
 use crate::image::{self, Account, Images};
 use crate::operations::{self, Log, Op, Operation, Subject};
 use crate::runtime::{Launcher, Slots};
@@ -76,7 +76,9 @@ pub enum ServeError {
         source: io::Error,
     },
     /// This host cannot enforce limits.
-    #[error("this host cannot enforce {0}: mount cgroup2 with these controllers (a boot with systemd.unified_cgroup_hierarchy=1), or set SANDBOXD_LIMITS=best-effort for development")]
+    #[error(
+        "this host cannot enforce {0}: mount cgroup2 with these controllers (a boot with systemd.unified_cgroup_hierarchy=1), or set SANDBOXD_LIMITS=best-effort for development"
+    )]
     Limits(String),
     /// The database cannot be opened.
     #[error(transparent)]
@@ -128,7 +130,10 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
         match settings.limits {
             LimitsMode::Enforce => return Err(ServeError::Limits(unenforced.join(", "))),
             LimitsMode::BestEffort => {
-                tracing::warn!("LIMITS ARE NOT ENFORCED on this host: {}. For development only.", unenforced.join(", "));
+                tracing::warn!(
+                    "LIMITS ARE NOT ENFORCED on this host: {}. For development only.",
+                    unenforced.join(", ")
+                );
             }
         }
     }
@@ -243,7 +248,8 @@ fn images(settings: &Settings, machine: Arc<LaunchMachine>) -> Result<Images, Se
 fn record_found(log: Arc<Log>) -> Box<dyn Fn(Found) + Send + Sync> {
     Box::new(move |found| {
         let (caller, target) = operations::note::read(&found.note);
-        let (session, opened, tenant) = (found.session.id.clone(), found.session.created_at, found.session.tenant.clone());
+        let (session, opened, tenant) =
+            (found.session.id.clone(), found.session.created_at, found.session.tenant.clone());
         let subject = Subject { session, opened, tenant, caller, op: Op::Run, target };
         let (ok, detail) = match found.status {
             Some(status) => (status.exit_code() == 0, format!("exit {}", status.exit_code())),
@@ -309,7 +315,8 @@ fn default_runtime(settings: &Settings, runtimes: &[Arc<Runtime>]) -> Result<Str
 fn lock(state_dir: &Path) -> Result<OwnedFd, ServeError> {
     let path = state_dir.join("lock");
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let lock = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| io_error("open", &path, e.into()))?;
+    let lock =
+        rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| io_error("open", &path, e.into()))?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(ServeError::Locked(state_dir.to_owned())),

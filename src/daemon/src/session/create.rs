@@ -12,9 +12,9 @@ use wire::id::SessionId;
 use wire::launch::{Kind, Network, OciRuntime, Plan};
 
 use super::error::SessionError;
+use super::handle::{Live, Session};
 use super::limits::Ceilings;
 use super::policy::Policy;
-use super::session::{Live, Session};
 use super::token::Key;
 use crate::catalog::{NetworkMode, Runtime};
 use crate::config::Settings;
@@ -78,7 +78,8 @@ impl Deps {
     /// # Errors
     /// [`SessionError::Io`].
     pub fn prepare(&self, session: &Session) -> Result<Found, SessionError> {
-        let io = |source: io::Error| SessionError::Io { operation: "make the workspace", id: session.id.clone(), source };
+        let io =
+            |source: io::Error| SessionError::Io { operation: "make the workspace", id: session.id.clone(), source };
         let found = make_workspace(&self.workspaces, &session.id).map_err(|e| io(e.into()))?;
         let workspace = Workspace::open(self.workspaces.as_fd(), &session.id, &self.settings.work_dir)
             .map_err(|error| io(io::Error::other(error)))?;
@@ -277,7 +278,8 @@ fn make_workspace(root: &OwnedFd, id: &SessionId) -> Result<Found, Errno> {
 
 /// A host name of the session's: letters, digits and hyphens, at most 63 (hostname(7)).
 fn hostname(id: &SessionId) -> String {
-    let name: String = id.as_str().bytes().take(63).map(|b| if b.is_ascii_alphanumeric() { b as char } else { '-' }).collect();
+    let name: String =
+        id.as_str().bytes().take(63).map(|b| if b.is_ascii_alphanumeric() { b as char } else { '-' }).collect();
     name.trim_end_matches('-').to_owned()
 }
 

@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::create::{Deps, Found};
 use super::error::SessionError;
+use super::handle::{Ask, Live, Session, now};
 use super::registry::{Registry, Waking};
-use super::session::{Ask, Live, Session, now};
 use super::state::{Effect, Event, State};
 use crate::fail;
 use crate::store::{SessionRow, SessionState};
@@ -117,10 +117,9 @@ impl Driver {
         give_place(place).await;
         let live = match effect {
             Some(Effect::Thaw) => self.thaw().await,
-            Some(
-                Effect::Launch | Effect::Freeze | Effect::Clear | Effect::Undo | Effect::Remove { .. },
-            )
-            | None => self.launch_again().await,
+            Some(Effect::Launch | Effect::Freeze | Effect::Clear | Effect::Undo | Effect::Remove { .. }) | None => {
+                self.launch_again().await
+            }
         };
         match live {
             Ok(live) => {
@@ -234,7 +233,12 @@ impl Driver {
         }
     }
 
-    async fn close(&mut self, purge: bool, idle: Option<Duration>, done: oneshot::Sender<Result<(), SessionError>>) -> Then {
+    async fn close(
+        &mut self,
+        purge: bool,
+        idle: Option<Duration>,
+        done: oneshot::Sender<Result<(), SessionError>>,
+    ) -> Then {
         let event = Event::Close { purge };
         let closes = match idle {
             Some(idle) => self.session.step_if_idle(event, idle).is_some(),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use wire::id::SessionId;
 
+use super::handle::{Ask, Session, now};
 use super::registry::Registry;
-use super::session::{Ask, Session, now};
 use super::state::State;
 use crate::fail;
 use crate::store::StoreError;

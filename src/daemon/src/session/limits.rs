@@ -78,10 +78,18 @@ mod tests {
     #[test]
     fn swap_is_none_unless_asked_for() {
         let size = |text| Some(Size::parse(text).unwrap());
-        let mut ceilings =
-            Ceilings { mem_limit: size("1g"), memswap_limit: None, cpus: Some(1.5), cpu_shares: None, pids_limit: Some(9) };
+        let mut ceilings = Ceilings {
+            mem_limit: size("1g"),
+            memswap_limit: None,
+            cpus: Some(1.5),
+            cpu_shares: None,
+            pids_limit: Some(9),
+        };
         let limits = ceilings.limits();
-        assert_eq!((limits.memory_bytes, limits.swap_bytes, limits.cpu_quota_us), (Some(1 << 30), Some(0), Some(150_000)));
+        assert_eq!(
+            (limits.memory_bytes, limits.swap_bytes, limits.cpu_quota_us),
+            (Some(1 << 30), Some(0), Some(150_000))
+        );
         ceilings.memswap_limit = size("3g");
         assert_eq!(ceilings.limits().swap_bytes, Some(2 << 30));
         ceilings.memswap_limit = size("1m");

@@ -30,15 +30,15 @@
 
 pub mod create;
 pub mod driver;
-pub mod expiry;
 mod error;
+pub mod expiry;
+mod handle;
 mod limits;
 mod policy;
 pub mod recover;
 pub mod registry;
 mod run;
 mod running;
-mod session;
 pub mod state;
 mod token;
 mod usage;
@@ -46,11 +46,11 @@ mod workspaces;
 
 pub use create::Deps;
 pub use error::SessionError;
+pub use handle::{Session, now};
 pub use limits::Ceilings;
 pub use policy::{Policy, PolicyError};
 pub use registry::{NewSession, Registry};
 pub use run::{Piece, Ran};
 pub use running::Found;
-pub use session::{Session, now};
 pub use token::{Key, constant_time_eq};
 pub use workspaces::WorkspaceRow;

@@ -217,7 +217,8 @@ mod tests {
     #[test]
     fn absent_leaves_alone_and_null_clears() {
         assert_eq!(update("{}").unwrap(), policy());
-        let next = update(r#"{"max_sessions": null, "evict_idle_after": 0, "tmpfs_size": null, "mem_limit": "2g"}"#).unwrap();
+        let next =
+            update(r#"{"max_sessions": null, "evict_idle_after": 0, "tmpfs_size": null, "mem_limit": "2g"}"#).unwrap();
         assert_eq!((next.max_sessions, next.evict_idle_after, next.tmpfs_size), (None, Some(0), None));
         assert_eq!(next.limits.mem_limit.unwrap().bytes(), 2 << 30);
         let next = update(r#"{"runtimes": {"b": {"pids_limit": 9, "cpus": 0.5}}, "default_runtime": "b"}"#).unwrap();
@@ -240,7 +241,8 @@ mod tests {
         ] {
             assert!(update(json).unwrap_err().to_string().contains(name), "{json}");
         }
-        for json in [r#"{"network_mode": "none"}"#, r#"{"runtimes": {"a": {"image": "x"}}}"#, r#"{"max_sessions": -1}"#] {
+        for json in [r#"{"network_mode": "none"}"#, r#"{"runtimes": {"a": {"image": "x"}}}"#, r#"{"max_sessions": -1}"#]
+        {
             assert!(serde_json::from_str::<PolicyUpdate>(json).is_err(), "{json}");
         }
     }

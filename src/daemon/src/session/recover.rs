@@ -9,8 +9,8 @@ use wire::launch::Sandbox;
 
 use super::create::{Deps, SOCKET};
 use super::error::SessionError;
+use super::handle::{Live, Parts, now};
 use super::registry::Registry;
-use super::session::{Live, Parts, now};
 use super::state::State;
 use crate::files::Workspace;
 use crate::runtime::{Init, InitError};
@@ -51,16 +51,14 @@ impl Registry {
                     }
                 }
                 SessionState::Opening | SessionState::Closing | SessionState::Purging => {
-                    self.discard(&row).await?;
-                    recovered.removed += 1;
+                    removed(&row.id, self.discard(&row).await, &mut recovered);
                 }
             }
         }
         self.deps.store.layers_stopped(stopped, now()).await?;
         begun.extend(running.into_keys());
         for id in begun {
-            self.deps.remove_leftover(&id).await?;
-            recovered.removed += 1;
+            removed(&id, self.deps.remove_leftover(&id).await, &mut recovered);
         }
         self.find_workspaces().await?;
         Ok(recovered)
@@ -193,6 +191,14 @@ async fn reconnect(
             tracing::warn!(session = %row.id, error = &error as &dyn std::error::Error, "its init does not answer; ending the sandbox");
             None
         }
+    }
+}
+
+/// One that cannot be removed now stops no other session from coming back: the sweeper tries again.
+fn removed(id: &SessionId, result: Result<(), SessionError>, recovered: &mut Recovered) {
+    match result {
+        Ok(()) => recovered.removed += 1,
+        Err(error) => tracing::error!(session = %id, error = &error as &dyn std::error::Error, "not removed"),
     }
 }
 

@@ -14,8 +14,8 @@ use wire::id::{SessionId, Tenant};
 use super::create::Deps;
 use super::driver::Driver;
 use super::error::SessionError;
+use super::handle::{Parts, Session, now};
 use super::policy::{Policy, PolicyError};
-use super::session::{Parts, Session, now};
 use super::state::{Effect, Event, State};
 use crate::catalog::Runtime;
 use crate::fail;
@@ -331,10 +331,13 @@ impl Registry {
         let Some(limit) = self.policy().max_open_sessions.filter(|limit| held >= *limit) else { return Ok(None) };
         let mut asleep: Vec<_> = sessions.values().filter(|session| session.state() == State::Asleep).collect();
         asleep.sort_by_key(|session| std::cmp::Reverse(session.idle()));
-        let closes = |session: &&&Arc<Session>| {
-            session.step_if_idle(Event::Close { purge: false }, Duration::ZERO).is_some()
-        };
-        asleep.iter().find(closes).map(|session| Some(Arc::clone(session))).ok_or(SessionError::OpenFull { held, limit })
+        let closes =
+            |session: &&&Arc<Session>| session.step_if_idle(Event::Close { purge: false }, Duration::ZERO).is_some();
+        asleep
+            .iter()
+            .find(closes)
+            .map(|session| Some(Arc::clone(session)))
+            .ok_or(SessionError::OpenFull { held, limit })
     }
 }
 

@@ -12,9 +12,9 @@ use wire::id::RunId;
 use wire::init::{Command, Privilege, Step};
 
 use super::error::SessionError;
+use super::handle::{Live, Session};
 use super::registry::Registry;
 use super::running::drain;
-use super::session::{Live, Session};
 use crate::fail;
 use crate::image::ca_env;
 use crate::runtime::init::Running;
@@ -380,7 +380,9 @@ fn refusal(step: Step, errno: i32) -> (i32, Option<String>) {
         Step::Exec => format!("sandboxd: cannot execute: {reason}\n"),
         Step::Chdir => format!("sandboxd: cannot enter the work directory: {reason}\n"),
         Step::Fork => format!("sandboxd: cannot fork: {reason} (the sandbox's process limit?)\n"),
-        Step::Request | Step::Cgroup | Step::Drop => format!("sandboxd: cannot start the command ({step:?}): {reason}\n"),
+        Step::Request | Step::Cgroup | Step::Drop => {
+            format!("sandboxd: cannot start the command ({step:?}): {reason}\n")
+        }
     };
     (code, Some(text))
 }

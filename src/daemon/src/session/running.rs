@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use wire::init::Status;
 
+use super::handle::Session;
 use super::registry::Registry;
-use super::session::Session;
 use crate::runtime::init::{Found as Listed, Running};
 use crate::runtime::pipes::{Pipe, Read};
 use crate::runtime::{Init, Outcome};

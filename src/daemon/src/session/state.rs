@@ -126,15 +126,8 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 7] = [
-        State::Opening,
-        State::Running,
-        State::Frozen,
-        State::Dozing,
-        State::Asleep,
-        State::Waking,
-        State::Closing,
-    ];
+    const STATES: [State; 7] =
+        [State::Opening, State::Running, State::Frozen, State::Dozing, State::Asleep, State::Waking, State::Closing];
     const EVENTS: [Event; 8] = [
         Event::Launched,
         Event::LaunchFailed,

@@ -132,6 +132,8 @@ mod tests {
     #[test]
     fn comparing_compares() {
         assert!(constant_time_eq(b"same", b"same"));
-        assert!(!constant_time_eq(b"same", b"sane") && !constant_time_eq(b"same", b"sam") && !constant_time_eq(b"", b"x"));
+        assert!(
+            !constant_time_eq(b"same", b"sane") && !constant_time_eq(b"same", b"sam") && !constant_time_eq(b"", b"x")
+        );
     }
 }

@@ -161,11 +161,11 @@ mod tests {
         assert_eq!(store.layer_tag(id.clone()).await.unwrap().as_deref(), Some("tag"));
         assert!(store.layers_stopped_before(100.0).await.unwrap().is_empty());
         store.layer_stopped(id.clone(), 5.0).await.unwrap();
-        assert_eq!(store.layers_stopped_before(100.0).await.unwrap(), [id.clone()]);
+        assert_eq!(store.layers_stopped_before(100.0).await.unwrap(), std::slice::from_ref(&id));
         assert!(store.layers_stopped_before(4.0).await.unwrap().is_empty());
         assert!(store.workspaces_unopened_since(100.0).await.unwrap().is_empty());
         store.remove_session(id.clone(), false).await.unwrap();
-        assert_eq!(store.workspaces_unopened_since(100.0).await.unwrap(), [id.clone()]);
+        assert_eq!(store.workspaces_unopened_since(100.0).await.unwrap(), std::slice::from_ref(&id));
         store.layer_dropped(id.clone()).await.unwrap();
         assert_eq!(store.layer_tag(id).await.unwrap(), None);
     }

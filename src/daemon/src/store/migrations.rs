@@ -3,7 +3,8 @@
 use rusqlite::Connection;
 
 /// Each element moves the schema from its index to the next version (`PRAGMA user_version`).
-const STEPS: &[&str] = &["
+const STEPS: &[&str] = &[
+    "
     CREATE TABLE sessions (
         id            TEXT PRIMARY KEY,
         state         TEXT NOT NULL,           -- opening | running | closing | purging
@@ -21,10 +22,12 @@ const STEPS: &[&str] = &["
         created_at    REAL NOT NULL,
         last_opened   REAL NOT NULL
     ) STRICT, WITHOUT ROWID;
-", "
+",
+    "
     ALTER TABLE workspaces ADD COLUMN layer_tag TEXT;   -- image on which its write layer stands; NULL: it has none
     ALTER TABLE workspaces ADD COLUMN stopped_at REAL;  -- since when that layer has no sandbox; NULL: it has one
-"];
+",
+];
 
 /// Bring the schema up to date, each step in its own transaction.
 ///
@@ -45,7 +48,9 @@ pub fn steps(connection: &mut Connection, steps: &[&str]) -> Result<(), String> 
         .map_err(|e| format!("read its version: {e}"))?;
     let at = usize::try_from(at).map_err(|_| format!("its version is {at}"))?;
     if at > newest {
-        return Err(format!("its version is {at}, made by a newer sandboxd (this one knows {newest}); upgrade sandboxd"));
+        return Err(format!(
+            "its version is {at}, made by a newer sandboxd (this one knows {newest}); upgrade sandboxd"
+        ));
     }
     for (from, step) in steps.iter().enumerate().skip(at) {
         apply(connection, from, step).map_err(|e| format!("migrate it from version {from}: {e}"))?;

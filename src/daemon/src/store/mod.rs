@@ -152,11 +152,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
         .map_err(|e| open(damage(&e)))?;
     let verdict: String =
         connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|e| open(damage(&e)))?;
-    if verdict == "ok" {
-        Ok(connection)
-    } else {
-        Err(open(format!("it is damaged ({verdict}); {MEND}")))
-    }
+    if verdict == "ok" { Ok(connection) } else { Err(open(format!("it is damaged ({verdict}); {MEND}"))) }
 }
 
 const MEND: &str =
