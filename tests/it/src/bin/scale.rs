@@ -1,7 +1,7 @@
 //! `make scale`: 1,000 open sessions of which 20 are resident; how long things take then.
 //!
 //! `scale [SESSIONS]`. Ends with 1 if adoption takes a second or more.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, clippy::expect_used)] // a program for tests: it may stop
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
