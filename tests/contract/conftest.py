@@ -13,7 +13,8 @@ from client import Api, fresh_id  # noqa: E402
 
 
 def pytest_configure(config):
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # As Ctrl-C does: no further case, and the services are ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):

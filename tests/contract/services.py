@@ -49,7 +49,8 @@ class Service:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
-            self.process.stdout.close()
+            if self.process.stdout:
+                self.process.stdout.close()
             shutil.rmtree(self.state.parent, ignore_errors=True)
 
     def log(self):
@@ -96,7 +97,7 @@ def _start_reference(home, state, settings):
         process = subprocess.Popen(
             [REFERENCE, "-m", "pydantic_ai_backends.remote.server"],
             env=environment(settings),
-            stdout=subprocess.PIPE,
+            stdout=log,
             stderr=log,
         )
     service = Service(f"http://127.0.0.1:{settings['port']}", token, state, process)
