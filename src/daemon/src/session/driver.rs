@@ -33,8 +33,19 @@ enum Then {
 
 impl Driver {
     /// Open the session, in the place of another if need be, tell `opened`, and serve it until it is closed.
-    pub async fn open(mut self, gives_place: Option<Arc<Session>>, opened: Opened) {
+    pub async fn open(mut self, gives_place: Option<Arc<Session>>, mut opened: Opened) {
         give_place(gives_place).await;
+        // An image can take minutes. Whoever goes away meanwhile holds no place; the image is made all the same.
+        let image = tokio::select! {
+            image = self.deps().image(&self.session.runtime) => image.map_err(SessionError::Image),
+            () = opened.closed() => Err(SessionError::Broken(self.session.id.clone())),
+        };
+        if let Err(error) = image {
+            self.step(Event::LaunchFailed);
+            self.registry.forget(&self.session.id);
+            let _ = opened.send(Err(error));
+            return;
+        }
         let found = match self.deps().prepare(&self.session) {
             Ok(found) => found,
             Err(error) => return self.undo(Found::Workspace, opened, error).await,

@@ -155,11 +155,14 @@ impl Store {
 fn insert(connection: &mut Connection, row: &SessionRow) -> Result<(), rusqlite::Error> {
     let tenant = row.tenant.as_ref().map(Tenant::as_str);
     let transaction = connection.transaction()?;
-    transaction
+    let entered = transaction
         .prepare_cached(
-            // One that was not removed to the end gives way.
-            "INSERT OR REPLACE INTO sessions (id, state, runtime, tenant, nonce, slot, created_at, last_activity)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            // One that was not removed to the end gives way; one that was promised does not.
+            "INSERT INTO sessions (id, state, runtime, tenant, nonce, slot, created_at, last_activity)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+             ON CONFLICT (id) DO UPDATE SET state = ?2, runtime = ?3, tenant = ?4, nonce = ?5, slot = ?6,
+                                            created_at = ?7, last_activity = ?8
+             WHERE sessions.state <> 'running'",
         )?
         .execute(params![
             row.id.as_str(),
@@ -171,6 +174,9 @@ fn insert(connection: &mut Connection, row: &SessionRow) -> Result<(), rusqlite:
             row.created_at,
             row.last_activity
         ])?;
+    if entered != 1 {
+        return Err(rusqlite::Error::StatementChangedRows(entered));
+    }
     transaction
         .prepare_cached(
             "INSERT INTO workspaces (id, runtime, tenant, created_at, last_opened) VALUES (?1, ?2, ?3, ?4, ?4)
@@ -240,6 +246,9 @@ mod tests {
         let store = Store::open(&dir.path().join("state.db")).unwrap();
         let id = row("a").id;
         store.insert_session(row("a")).await.unwrap();
+        // One that nobody was told of gives way; one that was promised does not.
+        store.insert_session(row("a")).await.unwrap();
+        store.session_running(id.clone(), 3, "tag".into()).await.unwrap();
         assert!(store.insert_session(row("a")).await.is_err());
         store.remove_session(id.clone(), false).await.unwrap();
         assert!(store.sessions().await.unwrap().is_empty());
