@@ -19,13 +19,15 @@ use crate::session::Session;
 
 /// How long an instance may take to be ready. It answers before its images are built.
 const START: Duration = Duration::from_secs(60);
-/// Ends the instance when standard input closes.
+/// Ends the instance when standard input closes, or when the keeper itself is told to end.
 const KEEPER: &str = r#"
 directory=$1 pidfile=$2 log=$3 remove=$4; shift 4
+trap : TERM INT HUP
 "$@" </dev/null 2>>"$log" & child=$!
 exec >&- 2>&-
 echo "$child" >"$pidfile.part" && mv "$pidfile.part" "$pidfile"
 read -r _
+trap '' TERM INT HUP
 kill -TERM "$child"
 wait "$child"; code=$?
 rm -f "$pidfile" "$log"
