@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot};
-use wire::api::{SessionInfo, SessionState, SessionUsage, Tier};
+use wire::api::{SessionInfo, SessionState, Tier};
 use wire::id::{SessionId, Tenant};
 
 use super::error::SessionError;
@@ -289,7 +289,7 @@ impl Session {
             created_at: self.created_at,
             last_activity: now() - idle,
             idle_seconds: idle,
-            usage: usage.then(|| live.map_or_else(SessionUsage::default, |live| live.meter.read())),
+            usage: live.filter(|_| usage).map(|live| live.meter.read()),
             tier: Some(tier),
         }
     }

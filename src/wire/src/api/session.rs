@@ -67,7 +67,7 @@ wire_type! {
         pub last_activity: f64,
         /// Seconds since then.
         pub idle_seconds: f64,
-        /// What it uses; null unless asked for.
+        /// What it uses; null unless asked for, and without a sandbox.
         pub usage: Option<SessionUsage>,
         /// How much of it is there now. Ours.
         #[serde(default, skip_serializing_if = "Option::is_none")]
