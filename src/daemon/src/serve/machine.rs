@@ -20,6 +20,8 @@ const KILL_WITHIN: Duration = Duration::from_secs(5);
 /// How long the output of a step that has ended is waited for.
 const DRAIN: Duration = Duration::from_millis(200);
 const SOCKET: &str = "init.sock";
+/// Pieces of output that are copied at once.
+const COPIES: usize = 64;
 
 /// Builds in sandboxes of the launcher's.
 #[derive(Debug)]
@@ -150,7 +152,9 @@ async fn expire(init: &Init, run: RunId, running: Running) -> StepEnd {
 
 fn copy(pipe: &mut Pipe, log: &StepLog) {
     let mut chunk = Vec::new();
-    while let Ok(Read::Bytes(_)) = pipe.read_now(&mut chunk, 1 << 20) {
+    // A step that writes without end must not have a thread of ours to itself: its deadline is looked at in between.
+    for _ in 0..COPIES {
+        let Ok(Read::Bytes(_)) = pipe.read_now(&mut chunk, 1 << 20) else { return };
         log.append(&chunk);
         chunk.clear();
     }

@@ -27,6 +27,8 @@ const TERM_GRACE: Duration = Duration::from_secs(2);
 const KILL_GRACE: Duration = Duration::from_secs(3);
 /// How long a command that has ended is waited for when background processes hold its streams.
 const DRAIN_GRACE: Duration = Duration::from_millis(50);
+/// Most that is read after a command's end, in bytes: more than two pipes hold (a user's pipe has at most 1 MiB; pipe(7)).
+const DRAIN_MAX: u64 = 4 << 20;
 /// Longest deadline, seconds; longer ones are as good as this.
 const DEADLINE_MAX: f64 = 1e9;
 
@@ -278,8 +280,19 @@ impl Collect<'_> {
         let keep = usize::try_from(MAX_RUN_OUTPUT).unwrap_or(usize::MAX);
         let until = deadline.min(Instant::now() + DRAIN_GRACE);
         let mut sleep = pin!(sleep_until(until));
+        // Whatever the command itself wrote fits into its two pipes: more than that is somebody else's, who may never stop.
+        let mut left = DRAIN_MAX;
         loop {
-            while self.out.read(keep) + self.err.read(keep) > 0 {}
+            loop {
+                let read = self.out.read(keep) + self.err.read(keep);
+                left = left.saturating_sub(read);
+                if left == 0 {
+                    return;
+                }
+                if read == 0 {
+                    break;
+                }
+            }
             if self.out.pipe.ended() && self.err.pipe.ended() {
                 return;
             }

@@ -77,6 +77,9 @@ pub(super) async fn drain(mut stream: Pipe) {
     let mut nothing = Vec::new();
     while !stream.ended() {
         stream.readable().await;
-        while let Ok(Read::Bytes(_)) = stream.read_now(&mut nothing, 0) {}
+        // One piece at a time: whoever writes without end must not have a thread of ours to itself.
+        if let Ok(Read::Bytes(_)) = stream.read_now(&mut nothing, 0) {
+            tokio::task::yield_now().await;
+        }
     }
 }
