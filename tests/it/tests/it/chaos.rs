@@ -29,7 +29,9 @@ impl Kept {
         let kept = Self { id: id.to_owned(), client, mark: format!("sleep {mark}") };
         assert_eq!(kept.write("/workspace/note", b"kept").unwrap().status, 204);
         assert_eq!(kept.sh(&format!("setsid {} </dev/null >/dev/null 2>&1 &", kept.mark)).unwrap()["exit_code"], 0);
-        assert_eq!(running(&kept.mark).len(), 1);
+        // The shell is done before what it left has become what it is.
+        let runs = wait_for(Duration::from_secs(10), || (running(&kept.mark).len() == 1).then_some(()));
+        assert!(runs.is_some(), "{}: {:?}", kept.mark, running(&kept.mark));
         kept
     }
 
