@@ -128,7 +128,28 @@ impl SessionError {
             Self::Launch(error) => error.is_full(),
             Self::Store(StoreError::Full { .. }) => true,
             Self::Io { source, .. } => source.raw_os_error().is_some_and(|e| [libc::ENOSPC, libc::EDQUOT].contains(&e)),
-            _ => false,
+            Self::UnknownRuntime { .. }
+            | Self::AttachNeedsId
+            | Self::NoSuchSession(_)
+            | Self::NothingToAttach(_)
+            | Self::Exists(_)
+            | Self::Opening(_)
+            | Self::Closing(_)
+            | Self::RuntimeDiffers { .. }
+            | Self::Full { .. }
+            | Self::OpenFull { .. }
+            | Self::TenantFull { .. }
+            | Self::CommandsFull(_)
+            | Self::SandboxEnded(_)
+            | Self::Abandoned(_)
+            | Self::RunExists(_)
+            | Self::TooLong(_)
+            | Self::Unsupported(_)
+            | Self::NoSlot
+            | Self::Image(_)
+            | Self::Init(_)
+            | Self::Store(_)
+            | Self::Broken(_) => false,
         }
     }
 }
