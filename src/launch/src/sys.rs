@@ -113,13 +113,18 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, userns: Option<Borr
 pub fn set_fs_ids(uid: u32, gid: u32) {
     // A change of these ids takes it away (prctl(2), PR_SET_PDEATHSIG).
     let tied = rustix::process::parent_process_death_signal();
+    let parent = rustix::process::getppid();
     // SAFETY: both take any number and touch this thread's credentials only.
     unsafe {
         libc::setfsgid(gid);
         libc::setfsuid(uid);
     }
-    if let Ok(signal) = tied {
-        let _ = rustix::process::set_parent_process_death_signal(signal);
+    if let Ok(Some(signal)) = tied {
+        let _ = rustix::process::set_parent_process_death_signal(Some(signal));
+        // A parent that died in between has sent nothing.
+        if rustix::process::getppid() != parent {
+            exit(1);
+        }
     }
 }
 

@@ -155,7 +155,7 @@ fn kill(pair: &mut Pair, dice: &mut Dice, points: &[Vec<String>; 2]) {
         let point = format!("{}={}", dice.pick(&points[0]), 1 + dice.below(3));
         pair.begin_service(Some(point.as_str()).filter(|_| pair.armed && !launcher));
         // It may die before it answers: that is a kill as well.
-        let _ = pair.ready();
+        let _ = pair.ready_with_launcher();
     }
 }
 

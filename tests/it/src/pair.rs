@@ -216,12 +216,32 @@ impl Pair {
     pub fn ready(&mut self) -> bool {
         let end = Instant::now() + READY;
         while Instant::now() < end && self.lives(Which::Service) {
-            if self.ask("GET", "/healthz", &json!(null)).is_ok_and(|answer| answer.status == 200) {
+            if self.answers() {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         false
+    }
+
+    /// The same, and a launcher that ends meanwhile is started again, as an init system does.
+    pub fn ready_with_launcher(&mut self) -> bool {
+        let end = Instant::now() + READY;
+        while Instant::now() < end && self.lives(Which::Service) {
+            if self.answers() {
+                return true;
+            }
+            if !self.lives(Which::Launcher) {
+                self.kill(Which::Launcher);
+                self.start_launcher(None);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    fn answers(&self) -> bool {
+        self.ask("GET", "/healthz", &json!(null)).is_ok_and(|answer| answer.status == 200)
     }
 
     /// One request with the service token; an error if there is no answer.

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -14,7 +14,8 @@ use super::seqpacket::Seqpacket;
 
 /// Longer than any deadline of the launcher's own, which answers by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a launcher that is not there may take to be there again, and how often it is looked for.
+/// How long a launcher that is not there may take to be there again (systemd does it in a tenth of a second), and how
+/// often it is looked for. A start has many things to ask of it: it waits so long for all of them together.
 const RESTART: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(20);
 /// For what copies or removes much.
@@ -87,13 +88,17 @@ pub struct Started {
 #[derive(Debug, Clone)]
 pub struct Launcher {
     socket: Arc<Path>,
+    /// Since when nobody listens: requests one after another wait for its return once, not each.
+    absent: Arc<Mutex<Option<Instant>>>,
+    /// How long it may be absent.
+    restart: Duration,
 }
 
 impl Launcher {
     /// The launcher that listens at `socket`.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), absent: Arc::default(), restart: RESTART }
     }
 
     /// Start a sandbox whose init serves `control`.
@@ -235,21 +240,32 @@ impl Launcher {
 
     /// Ask again while the launcher is being started again; what it may have begun already, only if it can be done twice.
     async fn insist(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
-        let until = Instant::now() + RESTART;
+        let until = Instant::now() + self.restart;
         loop {
-            let failed = match self.connect().await {
-                Ok(connection) => match exchange(&connection, request, fds).await {
-                    Err(error) if can_be_repeated(request) => error,
-                    done => return done,
-                },
-                Err(error) if is_absent(&error) => error,
+            let (failed, gives_up) = match self.connect().await {
+                Ok(connection) => {
+                    self.is_there();
+                    match exchange(&connection, request, fds).await {
+                        Err(error) if can_be_repeated(request) => (error, false),
+                        done => return done,
+                    }
+                }
+                Err(error) if is_absent(&error) => (error, self.absent_for() >= self.restart),
                 Err(error) => return Err(error),
             };
-            if Instant::now() >= until {
+            if gives_up || Instant::now() >= until {
                 return Err(failed);
             }
             tokio::time::sleep(RETRY).await;
         }
+    }
+
+    fn is_there(&self) {
+        *self.absent.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn absent_for(&self) -> Duration {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now).elapsed()
     }
 
     /// Connect, waiting while the launcher's backlog is full.
@@ -311,5 +327,25 @@ fn unexpected(operation: String, answer: &Answer) -> LaunchError {
                 message: "it answered something else; are both programs of one version?".into(),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_absent_launcher_is_waited_for_once_not_by_each_request() {
+        let path = std::env::temp_dir().join(format!("sandboxd-no-launcher-{}", std::process::id())).join("sock");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let restart = Duration::from_millis(300);
+        let launcher = Launcher { restart, ..Launcher::new(&path) };
+        let begun = Instant::now();
+        for _ in 0..20 {
+            assert!(matches!(launcher.list().await, Err(LaunchError::Unreachable { .. })));
+        }
+        let waited = begun.elapsed();
+        assert!(restart <= waited && waited < 4 * restart, "{waited:?}");
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 }
