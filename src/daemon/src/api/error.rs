@@ -115,7 +115,7 @@ fn session_status(error: &SessionError) -> StatusCode {
         E::Exists(_) | E::Opening(_) | E::Closing(_) | E::RuntimeDiffers { .. } | E::RunExists(_) => {
             StatusCode::CONFLICT
         }
-        E::SandboxEnded(_) | E::Abandoned(_) => StatusCode::GONE,
+        E::SandboxEnded(_) | E::FilesGone(_) | E::Abandoned(_) => StatusCode::GONE,
         E::Full { .. } | E::OpenFull { .. } | E::TenantFull { .. } | E::CommandsFull(_) => {
             StatusCode::TOO_MANY_REQUESTS
         }

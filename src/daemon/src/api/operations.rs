@@ -158,7 +158,7 @@ fn file_detail(error: &FileError) -> &'static str {
 fn refusal(error: &SessionError) -> Cow<'static, str> {
     use SessionError as E;
     let text = match error {
-        E::SandboxEnded(_) | E::NoSuchSession(_) | E::Closing(_) => "sandbox gone",
+        E::SandboxEnded(_) | E::FilesGone(_) | E::NoSuchSession(_) | E::Closing(_) => "sandbox gone",
         E::CommandsFull(_) => "too many commands",
         E::Full { .. } | E::OpenFull { .. } | E::TenantFull { .. } => "no room",
         E::RunExists(_) => "run exists",

@@ -81,14 +81,23 @@ impl Deps {
         let io =
             |source: io::Error| SessionError::Io { operation: "make the workspace", id: session.id.clone(), source };
         let found = make_workspace(&self.workspaces, &session.id).map_err(|e| io(e.into()))?;
+        self.find_again(session)?;
+        Ok(found)
+    }
+
+    /// Open the workspace of a session that has had one.
+    ///
+    /// # Errors
+    /// [`SessionError::FilesGone`]: it is not made anew, nobody is to take an empty directory for what was there.
+    pub fn find_again(&self, session: &Session) -> Result<(), SessionError> {
         let workspace = Workspace::open(self.workspaces.as_fd(), &session.id, &self.settings.work_dir)
-            .map_err(|error| io(io::Error::other(error)))?;
+            .map_err(|_| SessionError::FilesGone(session.id.clone()))?;
         if let Err(error) = workspace.sweep() {
             tracing::warn!(session = %session.id, error = &error as &dyn std::error::Error, "leftovers of writes stay");
         }
         // Set once; a session that wakes keeps the one that it has.
         let _ = session.workspace.set(workspace);
-        Ok(found)
+        Ok(())
     }
 
     /// Start a sandbox for the session and wait until its init is ready.

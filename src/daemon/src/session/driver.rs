@@ -159,6 +159,9 @@ impl Driver {
     }
 
     async fn launch_again(&self) -> Result<Arc<Live>, SessionError> {
+        if !self.deps().keeps(&self.session.id) {
+            return Err(SessionError::FilesGone(self.session.id.clone()));
+        }
         let live = Arc::new(self.deps().launch(&self.session, &self.registry.policy()).await?);
         fail::point("wake.launched");
         self.promise(&live).await?;

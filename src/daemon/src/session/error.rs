@@ -77,6 +77,9 @@ pub enum SessionError {
     /// Its sandbox ended while something was asked of it.
     #[error("The sandbox of session {0} has ended; the next command starts it again")]
     SandboxEnded(SessionId),
+    /// Its workspace is not on disk any more: there is nothing to come back to.
+    #[error("The files of session {0} are gone from the disk; close it, and open another")]
+    FilesGone(SessionId),
     /// Whoever took a command's output has gone away, and it was stopped.
     #[error("Run {0} was stopped: nobody reads its output")]
     Abandoned(wire::id::RunId),
@@ -141,6 +144,7 @@ impl SessionError {
             | Self::TenantFull { .. }
             | Self::CommandsFull(_)
             | Self::SandboxEnded(_)
+            | Self::FilesGone(_)
             | Self::Abandoned(_)
             | Self::RunExists(_)
             | Self::TooLong(_)

@@ -190,9 +190,9 @@ impl Session {
     /// Its files, which are there with and without a sandbox.
     ///
     /// # Errors
-    /// [`SessionError::NoSuchSession`] before they are.
+    /// [`SessionError::FilesGone`] if a restart did not find them.
     pub fn workspace(&self) -> Result<&Workspace, SessionError> {
-        self.workspace.get().ok_or_else(|| SessionError::NoSuchSession(self.id.clone()))
+        self.workspace.get().ok_or_else(|| SessionError::FilesGone(self.id.clone()))
     }
 
     /// Count as used, from now until what is returned is dropped.

@@ -12,7 +12,6 @@ use super::error::SessionError;
 use super::handle::{Live, Parts, now};
 use super::registry::Registry;
 use super::state::State;
-use crate::files::Workspace;
 use crate::runtime::{Init, InitError};
 use crate::store::{SessionRow, SessionState};
 
@@ -78,7 +77,7 @@ impl Registry {
             self.deps.clear(&row.id).await;
             return false;
         };
-        let live = match sandbox {
+        let live = match sandbox.filter(|_| self.deps.keeps(&row.id)) {
             Some(sandbox) => reconnect(&self.deps, &row, &runtime, sandbox).await,
             None => None,
         };
@@ -99,11 +98,8 @@ impl Registry {
             token,
             state,
         });
-        if let Err(error) = self.deps.prepare(&driver.session) {
+        if let Err(error) = self.deps.find_again(&driver.session) {
             tracing::error!(session = %driver.session.id, error = &error as &dyn std::error::Error, "workspace not opened");
-        }
-        if let Some(Err(error)) = driver.session.workspace.get().map(Workspace::sweep) {
-            tracing::warn!(session = %driver.session.id, error = &error as &dyn std::error::Error, "writes that were cut off leave parts of files");
         }
         if let Some(live) = &live {
             self.follow(&driver.session, &live.init).await;

@@ -145,6 +145,35 @@ fn an_open_of_a_kept_workspace_that_is_cut_off_keeps_it() {
 }
 
 #[test]
+fn a_workspace_that_the_disk_has_lost_is_gone_and_never_an_empty_one() {
+    let mut pair = Pair::start(&[]);
+    let neighbour = Kept::open(&pair, "not-lost", 7_100_012);
+    for (id, restart) in [("lost-asleep", Which::Both), ("lost-awake", Which::Launcher)] {
+        let session = Kept::open(&pair, id, 7_100_013);
+        pair.kill(restart);
+        fs::remove_dir_all(pair.state.join("workspaces").join(id)).unwrap();
+        pair.revive();
+        if restart == Which::Launcher {
+            // Its sandbox ends; what it stood on is not there when it is to be started again.
+            fs::write(pair.cgroup.join(format!("sandbox-{id}/cgroup.kill")), "1").unwrap();
+        }
+        let run = json!({"argv": ["true"], "run_id": run_id()});
+        let gone = wait_for(Duration::from_secs(10), || {
+            let answer = session.client.post(&session.path("/run"), run.clone());
+            (answer.status == 410).then(|| answer.text())
+        });
+        assert!(gone.as_ref().is_some_and(|text| text.contains("are gone from the disk")), "{gone:?}");
+        if restart == Which::Both {
+            assert_eq!(session.file("/workspace/note").status, 410);
+        }
+        assert!(!pair.state.join("workspaces").join(id).exists(), "made anew");
+        pair.client.delete(&session.path("?purge=true")).expect(204);
+        expect_nothing_left(&pair, &["not-lost"], "rest");
+    }
+    neighbour.expect_untouched();
+}
+
+#[test]
 fn background_processes_outlive_service_and_launcher() {
     let mut pair = Pair::start(&[]);
     let session = Kept::open(&pair, "outlives", 7_100_003);

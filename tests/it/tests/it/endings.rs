@@ -196,6 +196,10 @@ fn a_sandbox_that_dies_is_told_and_its_session_goes_on() {
         assert_eq!(answer.status, 410, "{}", answer.text());
         assert!(begun.elapsed() < Duration::from_secs(1), "told after {:?}", begun.elapsed());
     });
+    let events = s.client.get(&s.path("/events")).expect(200).json();
+    let event = events["events"].as_array().unwrap().iter().find(|event| event["target"] == format!("sleep {mark}"));
+    let event = event.unwrap_or_else(|| panic!("{events}"));
+    assert_eq!((&event["ok"], &event["detail"]), (&json!(false), &json!("sandbox gone")), "{event}");
     assert_eq!(s.file("read", "/workspace/kept").expect(200).text(), "kept");
     wakes(&s);
 }
