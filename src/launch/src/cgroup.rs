@@ -225,6 +225,16 @@ impl SandboxCgroup {
     }
 }
 
+impl SandboxCgroup {
+    /// Make one more, `name`, beside `init`.
+    ///
+    /// # Errors
+    /// What mkdir(2) says.
+    pub fn make(&self, name: &str) -> Result<OwnedFd> {
+        make(&self.dir, name)
+    }
+}
+
 fn limit_files(limits: &Limits) -> Vec<(&'static str, String)> {
     [
         ("memory.max", limits.memory_bytes.map(|v| v.to_string())),

@@ -9,6 +9,8 @@ use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use wire::launch::IDS_PER_SANDBOX;
 
+use crate::oci::Programs;
+
 /// Largest configuration file, in bytes.
 const MAX_FILE: u64 = 64 * 1024;
 
@@ -50,6 +52,9 @@ pub struct Config {
     /// Certificates (PEM) that sandboxes find at `/etc/sandboxd/ca-certificates.crt`.
     #[serde(default)]
     pub ca_bundle: Option<PathBuf>,
+    /// The programs of other OCI runtimes: a table, `oci_runtimes = { crun = "/usr/bin/crun" }`.
+    #[serde(default)]
+    pub oci_runtimes: Programs,
     /// Seconds after which a launch is undone and fails. 1 to 600.
     #[serde(default = "default_launch_timeout")]
     pub launch_timeout_seconds: u32,
@@ -164,7 +169,8 @@ impl Config {
             ("init", &self.init),
             ("recipes_dir", &self.recipes_dir),
         ];
-        for (key, path) in paths.into_iter().chain(self.ca_bundle.iter().map(|p| ("ca_bundle", p))) {
+        let paths = paths.into_iter().chain(self.ca_bundle.iter().map(|p| ("ca_bundle", p)));
+        for (key, path) in paths.chain(self.oci_runtimes.all()) {
             if !path.is_absolute() {
                 return Err((key, format!("{} is not absolute", path.display())));
             }
@@ -244,6 +250,8 @@ mod tests {
             ("ca_bundle = \"ca.crt\"", "ca_bundle"),
             ("limits = \"none\"", "limits"),
             ("surprise = 1", "surprise"),
+            ("oci_runtimes = { crun = \"crun\" }", "oci_runtimes.crun"),
+            ("oci_runtimes = { kata = \"/usr/bin/kata-runtime\" }", "kata"),
         ] {
             let error = load(&format!("{GOOD}\n{line}"), 0o600).unwrap_err();
             assert!(error.contains(key), "{line}: {error}");

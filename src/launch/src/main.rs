@@ -10,6 +10,7 @@
 //! | `config`, `plan` | what is allowed, and the check of every request |
 //! | `store`, `remove` | the state directory, and deleting beneath it |
 //! | `container`, `executor`, `rootfs`, `mount`, `idmap`, `cgroup`, `spec` | a sandbox |
+//! | `oci` | crun, runc and runsc in libcontainer's place |
 //! | `subprocess` | work in a child that reports back |
 //! | `unpack`, `layer`, `blob` | layer blobs, in a process without privilege |
 //! | `bootstrap` | recipes of local bases |
@@ -28,6 +29,7 @@ mod fail;
 mod idmap;
 mod layer;
 mod mount;
+mod oci;
 mod plan;
 mod remove;
 mod rootfs;

@@ -31,6 +31,7 @@ pub fn check(request: &Request, descriptors: usize, config: &Config) -> Result<(
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::Runtime { .. }
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
@@ -46,6 +47,7 @@ pub fn check(request: &Request, descriptors: usize, config: &Config) -> Result<(
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::Runtime { .. }
         | Request::Unpack { .. }
         | Request::Commit { .. }
         | Request::Forget { .. }

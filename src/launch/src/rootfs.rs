@@ -10,6 +10,7 @@
 //!   session/   write layer, ids mapped             rootfs/       the overlay of both, and all that is mounted in it
 //!   proc/ dev/ sys/ sys/fs/cgroup/                 what libcontainer reads
 //!   bundle/ state/                                 its input and its notes
+//!   oci-runtime lib/ usr/lib/ …                    another OCI runtime and the host's libraries, read-only (`oci`)
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,12 +20,13 @@ use rustix::fs::{CWD, Mode};
 use rustix::mount::{MountAttrFlags, MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{CapabilitySets, UnshareFlags};
 use wire::init::INIT_PATH;
-use wire::launch::{Kind, Network, Plan};
+use wire::launch::{Kind, Network, OciRuntime, Plan};
 
 use crate::config::Config;
 use crate::error::{Result, Step};
 use crate::idmap;
 use crate::mount::{self, LOCKED, Point, READ_ONLY};
+use crate::oci::Program;
 use crate::store::Store;
 use crate::sys;
 
@@ -54,6 +56,7 @@ pub struct Sources {
     dev: OwnedFd,
     cgroup: OwnedFd,
     inside: Vec<Attachment>,
+    program: Option<Program>,
 }
 
 /// The two id mappings of a sandbox's mounts, user namespaces.
@@ -83,10 +86,18 @@ impl Sources {
                 .step(|| format!("map the write layer of {}", plan.id))?,
             proc: mount::clone_of_path(Path::new("/proc"), 0)?,
             sys: mount::clone_of_path(Path::new("/sys"), 0)?,
-            dev: mount::clone_of_path(Path::new("/dev"), 0)?,
+            // Devices work on a read-only mount; their owners cannot be changed there, which runtimes have been seen to do.
+            dev: mount::clone_of_path(Path::new("/dev"), libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID)?,
             cgroup: mount::clone_of(cgroup, 0, None).step(|| "clone a mount of the sandbox's cgroup")?,
             inside: attachments(plan, config, store, maps)?,
+            program: None,
         })
+    }
+
+    /// And what the OCI runtime is made of.
+    #[must_use]
+    pub fn with_program(self, program: Option<Program>) -> Self {
+        Self { program, ..self }
     }
 }
 
@@ -154,10 +165,15 @@ pub fn enter(sources: &Sources, plan: &Plan, config: &Config) -> Result<()> {
     {
         mount::attach(mount, mount::open_own(name)?).step(|| format!("attach {name}"))?;
     }
+    if let Some(program) = &sources.program {
+        program.attach()?;
+    }
     rustix::process::pivot_root(".", ".").step(|| "enter the private root")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "leave the host's root")?;
     rustix::process::chdir("/").step(|| "enter the private root")?;
-    hide_cgroup_procs()?;
+    if plan.oci_runtime == OciRuntime::Builtin {
+        hide_cgroup_procs()?;
+    }
     attach_inside(sources, plan, config.first_id(plan.slot))
 }
 

@@ -11,7 +11,7 @@ use oci_spec::runtime::{
 };
 use rustix::process::{Resource, getrlimit};
 use wire::init::INIT_PATH;
-use wire::launch::{IDS_PER_SANDBOX, Kind, Network, Plan};
+use wire::launch::{IDS_PER_SANDBOX, Kind, Network, OciRuntime, Plan};
 
 /// Open files of a command, unless the host allows fewer.
 const MAX_FILES: u64 = 65_536;
@@ -63,18 +63,21 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 /// A builder misses a field: a bug.
 pub fn build(plan: &Plan, first_id: u32) -> Result<Spec, OciSpecError> {
     let ids = vec![id_mapping(first_id)?];
-    let linux = LinuxBuilder::default()
+    let mut linux = LinuxBuilder::default()
         .namespaces(namespaces(plan)?)
         .uid_mappings(ids.clone())
         .gid_mappings(ids)
         .cgroups_path("/init")
-        .sysctl(HashMap::from([("user.max_user_namespaces".to_owned(), "0".to_owned())]))
         .masked_paths(MASKED.map(str::to_owned).to_vec())
         .readonly_paths(READ_ONLY.map(str::to_owned).to_vec())
         .rootfs_propagation("private")
         .build()?;
     // No limits here: they are written before the sandbox exists, and only where the kernel has them.
-    let linux = without_resources(linux);
+    linux.set_resources(None);
+    if plan.oci_runtime == OciRuntime::Builtin {
+        // The others refuse it; see `oci`.
+        linux.set_sysctl(Some(HashMap::from([("user.max_user_namespaces".to_owned(), "0".to_owned())])));
+    }
     SpecBuilder::default()
         .version("1.0.2")
         .root(RootBuilder::default().path("/rootfs").readonly(false).build()?)
@@ -83,11 +86,6 @@ pub fn build(plan: &Plan, first_id: u32) -> Result<Spec, OciSpecError> {
         .mounts(mounts(plan)?)
         .linux(linux)
         .build()
-}
-
-fn without_resources(mut linux: oci_spec::runtime::Linux) -> oci_spec::runtime::Linux {
-    linux.set_resources(None);
-    linux
 }
 
 fn id_mapping(first_id: u32) -> Result<LinuxIdMapping, OciSpecError> {

@@ -49,7 +49,7 @@ pub fn keys(request: &Request) -> Vec<Key> {
         Request::Unpack { layer, .. } | Request::RemoveLayer { layer } => vec![Key::Layer(layer.clone())],
         Request::Commit { build, layer } => vec![Key::Sandbox(build.clone()), Key::Layer(layer.clone())],
         Request::Bootstrap { recipe } => vec![Key::Recipe(recipe.clone())],
-        Request::List {} => Vec::new(),
+        Request::List {} | Request::Runtime { .. } => Vec::new(),
     }
 }
 
@@ -68,6 +68,7 @@ pub fn describe(request: &Request) -> String {
         Request::RemoveLayer { layer } => format!("remove layer {layer}"),
         Request::RemoveWorkspace { id } => format!("remove workspace {id}"),
         Request::Bootstrap { recipe } => format!("run recipe {recipe}"),
+        Request::Runtime { oci_runtime } => format!("look for OCI runtime {}", oci_runtime.name()),
     }
 }
 
@@ -82,6 +83,7 @@ pub fn seconds(request: &Request, config: &Config) -> u32 {
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::Runtime { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
         | Request::RemoveWorkspace { .. } => 30,
@@ -102,7 +104,8 @@ pub fn discards(request: &Request) -> bool {
         | Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
-        | Request::List {} => false,
+        | Request::List {}
+        | Request::Runtime { .. } => false,
     }
 }
 
@@ -122,7 +125,9 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
         Request::Start { plan } => {
             let listener = descriptor()?;
             check_listener(&listener)?;
-            let launch = Launch { config: &host.config, store: &host.store, cgroups: &host.cgroups, plan, listener };
+            let runtime = host.config.oci_runtimes.open(plan.oci_runtime)?;
+            let Host { config, store, cgroups } = host;
+            let launch = Launch { config, store, cgroups, plan, listener, runtime };
             return Ok(container::start(&launch)?);
         }
         Request::Stop { id } => {
@@ -132,6 +137,7 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
         Request::Freeze { id } => host.cgroups.set_frozen(id, true)?,
         Request::Thaw { id } => host.cgroups.set_frozen(id, false)?,
         Request::List {} => return Ok(Answer::Sandboxes { sandboxes: host.cgroups.list()? }),
+        Request::Runtime { oci_runtime } => drop(host.config.oci_runtimes.open(*oci_runtime)?),
         Request::Unpack { layer, compression } => {
             let blob = descriptor()?;
             check_type(&blob, &[FileType::RegularFile])?;
@@ -170,6 +176,7 @@ pub fn undo(host: &Host, request: &Request) {
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::Runtime { .. }
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }

@@ -78,6 +78,12 @@ pub enum Request {
         /// Which.
         id: SessionId,
     },
+    /// Whether this host has an OCI runtime, where the launcher's configuration says that it is.
+    /// Answer: [`Answer::Done`], or [`Answer::Refused`] with what is to be done about it.
+    Runtime {
+        /// Which.
+        oci_runtime: OciRuntime,
+    },
     /// Run a recipe that the operator installed and write the root file system that it makes, a tar, to the
     /// descriptor. Answer: [`Answer::Done`].
     Bootstrap {
@@ -173,6 +179,34 @@ pub enum OciRuntime {
     /// libcontainer, linked into the launcher.
     #[default]
     Builtin,
+    /// The program `crun`.
+    Crun,
+    /// The program `runc`.
+    Runc,
+    /// The program `runsc`, gVisor.
+    Runsc,
+}
+
+impl OciRuntime {
+    /// Each of them.
+    pub const ALL: [Self; 4] = [Self::Builtin, Self::Crun, Self::Runc, Self::Runsc];
+
+    /// What it is called in settings, catalogues and answers: what serde writes.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Builtin => "builtin",
+            Self::Crun => "crun",
+            Self::Runc => "runc",
+            Self::Runsc => "runsc",
+        }
+    }
+
+    /// The one that is called `name`.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|runtime| runtime.name() == name)
+    }
 }
 
 /// What the launcher answers.
@@ -249,5 +283,15 @@ mod tests {
         assert!(serde_json::from_str::<Request>(r#"{"type":"mount"}"#).is_err());
         assert!(serde_json::from_str::<Request>(r#"{"type":"stop","id":"../x"}"#).is_err());
         assert!(serde_json::from_str::<Request>(r#"{"type":"stop","id":"x","root":"/"}"#).is_err());
+        assert!(serde_json::from_str::<Request>(r#"{"type":"runtime","oci_runtime":"/bin/sh"}"#).is_err());
+    }
+
+    #[test]
+    fn a_runtime_is_called_what_serde_writes() {
+        for runtime in OciRuntime::ALL {
+            assert_eq!(serde_json::to_value(runtime).unwrap(), runtime.name());
+            assert_eq!(OciRuntime::parse(runtime.name()), Some(runtime));
+        }
+        assert_eq!(OciRuntime::parse("/usr/bin/crun"), None);
     }
 }

@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use wire::api::{ErrorBody, PolicyUpdate, RuntimePolicy, ServicePolicy};
+use wire::launch::OciRuntime;
 
 use super::error::ApiError;
 use super::{App, Shared, body};
@@ -59,7 +60,7 @@ fn policy(app: &App) -> ServicePolicy {
         cpu_shares: policy.limits.cpu_shares,
         pids_limit: policy.limits.pids_limit,
         network_mode: settings.network_mode.as_str().to_owned(),
-        oci_runtime: settings.oci_runtime.clone(),
+        oci_runtime: settings.oci_runtime.map(name),
         work_dir: settings.work_dir.clone(),
         idle_timeout: policy.idle_timeout,
         execute_timeout: policy.execute_timeout,
@@ -92,8 +93,12 @@ fn runtime(runtime: &Runtime, policy: &Policy, settings: &Settings) -> RuntimePo
         cpu_shares: ceilings.cpu_shares,
         pids_limit: ceilings.pids_limit,
         network_mode: runtime.network.unwrap_or(settings.network_mode).as_str().to_owned(),
-        oci_runtime: runtime.oci_runtime.clone().or_else(|| settings.oci_runtime.clone()),
+        oci_runtime: runtime.oci_runtime.or(settings.oci_runtime).map(name),
     }
+}
+
+fn name(runtime: OciRuntime) -> String {
+    runtime.name().to_owned()
 }
 
 fn text(size: Option<&Size>) -> Option<String> {

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use wire::launch::OciRuntime;
+
 use super::{Definition, FieldError, PackageManager};
 
 const MAX_COMMANDS: usize = 32;
@@ -77,15 +79,15 @@ pub(super) fn briefing(sentences: &[String]) -> Result<(), FieldError> {
     ))
 }
 
-pub(super) fn oci_runtime(name: &str) -> Result<(), FieldError> {
-    if wire::id::SessionId::parse(name).is_ok() {
-        return Ok(());
-    }
-    Err(FieldError::new(
-        "oci_runtime",
-        format!("{} is not the name of a runtime", quoted(name)),
-        "a name such as crun, without a path",
-    ))
+/// An OCI runtime: one of those that the launcher knows, never a path.
+pub(super) fn oci_runtime(name: &str) -> Result<OciRuntime, FieldError> {
+    OciRuntime::parse(name).ok_or_else(|| {
+        FieldError::new(
+            "oci_runtime",
+            format!("{} is not the name of a runtime", quoted(name)),
+            "builtin, crun, runc, runsc",
+        )
+    })
 }
 
 /// Variables of an image: POSIX names, values of one line.

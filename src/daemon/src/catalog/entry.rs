@@ -133,6 +133,8 @@ struct FileEntry {
     mem_limit: Option<String>,
     #[serde(default)]
     needs_network: Option<bool>,
+    #[serde(default)]
+    oci_runtime: Option<String>,
 }
 
 impl FileEntry {
@@ -157,7 +159,7 @@ impl FileEntry {
                 ..RuntimeLimits::default()
             },
             network: self.needs_network.map(|needs| if needs { NetworkMode::Bridge } else { NetworkMode::None }),
-            oci_runtime: None,
+            oci_runtime: self.oci_runtime.as_deref().map(check::oci_runtime).transpose()?,
             briefing: self.briefing,
         })
     }

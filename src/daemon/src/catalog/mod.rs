@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use wire::launch::OciRuntime;
 
 pub use entry::Catalogue;
 pub use runtimes::parse_runtimes;
@@ -38,7 +39,7 @@ pub struct Runtime {
     /// Its own network; absent: the service's `network_mode`.
     pub network: Option<NetworkMode>,
     /// The OCI runtime that starts it; absent: the service's.
-    pub oci_runtime: Option<String>,
+    pub oci_runtime: Option<OciRuntime>,
     /// Sentences about it for a model, beside those that follow from the fields.
     pub briefing: Vec<String>,
 }

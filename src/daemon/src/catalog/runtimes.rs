@@ -187,8 +187,7 @@ fn build(alias: &str, mut fields: Fields, catalogue: &Catalogue) -> Result<Runti
         runtime.network = Some(NetworkMode::parse(&name).ok_or_else(problem)?);
     }
     if let Some(name) = fields.oci_runtime {
-        check::oci_runtime(&name)?;
-        runtime.oci_runtime = Some(name);
+        runtime.oci_runtime = Some(check::oci_runtime(&name)?);
     }
     let limits = &mut runtime.limits;
     limits.mem_limit = memory("mem_limit", fields.mem_limit.as_deref())?.or_else(|| limits.mem_limit.take());

@@ -1,5 +1,7 @@
 //! The setting `runtimes` in both forms.
 
+use wire::launch::OciRuntime;
+
 use super::*;
 
 fn catalogue() -> Catalogue {
@@ -35,7 +37,7 @@ fn the_json_form() {
     assert_eq!(aliases, ["py", "bench", "own", "named"]);
     let Source::Build(definition) = &runtimes[2].source else { panic!("a build") };
     assert_eq!(definition.package_manager, PackageManager::Apt);
-    assert_eq!((runtimes[2].limits.cpu_shares, runtimes[2].oci_runtime.as_deref()), (Some(512), Some("crun")));
+    assert_eq!((runtimes[2].limits.cpu_shares, runtimes[2].oci_runtime), (Some(512), Some(OciRuntime::Crun)));
     assert_eq!(
         (runtimes[3].network, runtimes[3].limits.mem_limit.as_ref().unwrap().text()),
         (Some(NetworkMode::None), "2g")

@@ -14,6 +14,8 @@ use std::path::PathBuf;
 pub use load::load;
 pub use read::{ConfigError, Raw, boolean};
 
+use wire::launch::OciRuntime;
+
 use crate::catalog::{NetworkMode, Size};
 
 /// Where the configuration file is unless `--config` says otherwise.
@@ -71,7 +73,7 @@ pub struct Settings {
     /// Default network.
     pub network_mode: NetworkMode,
     /// Default OCI runtime; absent: the built-in one.
-    pub oci_runtime: Option<String>,
+    pub oci_runtime: Option<OciRuntime>,
     /// Where commands start and the workspace is mounted.
     pub work_dir: String,
     /// Whether a stopped sandbox's write layer is kept.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use wire::id::{LayerId, SessionId};
-use wire::launch::{Answer, Compression, MAX_MESSAGE, Phase, Plan, Request, Sandbox};
+use wire::launch::{Answer, Compression, MAX_MESSAGE, OciRuntime, Phase, Plan, Request, Sandbox};
 
 use super::seqpacket::Seqpacket;
 
@@ -119,6 +119,15 @@ impl Launcher {
     /// [`LaunchError`].
     pub async fn stop(&self, id: &SessionId) -> Result<(), LaunchError> {
         self.done(format!("stop sandbox {id}"), Request::Stop { id: id.clone() }, PATIENCE).await
+    }
+
+    /// Whether the host has an OCI runtime.
+    ///
+    /// # Errors
+    /// [`LaunchError::Refused`] with what is to be done if it has not.
+    pub async fn has_runtime(&self, oci_runtime: OciRuntime) -> Result<(), LaunchError> {
+        let operation = format!("look for OCI runtime {}", oci_runtime.name());
+        self.done(operation, Request::Runtime { oci_runtime }, PATIENCE).await
     }
 
     /// Hold every process of a sandbox still.
@@ -302,6 +311,7 @@ fn can_be_repeated(request: &Request) -> bool {
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::Runtime { .. }
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }

@@ -92,6 +92,7 @@ impl LaunchMachine {
             tmpfs_bytes: None,
             limits: Limits::default(),
             network: Network::Host,
+            // Whoever starts its sessions: what a build may do is tested with this one.
             oci_runtime: OciRuntime::Builtin,
         }
     }

@@ -3,6 +3,7 @@
 pub mod host;
 mod listen;
 mod machine;
+mod oci;
 mod overrides;
 
 use std::fs::File;
@@ -86,6 +87,9 @@ pub enum ServeError {
     /// The image store cannot be opened.
     #[error("open the image store")]
     Images(#[source] image::StoreError),
+    /// An OCI runtime that is named cannot be used.
+    #[error(transparent)]
+    Oci(#[from] oci::OciError),
     /// What ran before cannot be found out.
     #[error("recover sessions")]
     Recover(#[source] SessionError),
@@ -143,6 +147,7 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     let runtimes = read_runtimes(&settings)?;
     let _lock = lock(&settings.state_dir)?;
     let app = wire(settings, runtimes, host, unenforced)?;
+    oci::check(&app.registry).await?;
     // Before that: commands that went on without us are recorded as soon as they are found.
     let rows = app.registry.deps.store.sessions().await?;
     app.operations.adopt(rows.into_iter().map(|row| (row.id, row.created_at)).collect()).await?;

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use tokio::sync::Semaphore;
 use wire::id::SessionId;
-use wire::launch::{Kind, Network, OciRuntime, Plan};
+use wire::launch::{Kind, Network, Plan};
 
 use super::error::SessionError;
 use super::handle::{Live, Session};
@@ -268,7 +268,7 @@ impl Deps {
             tmpfs_bytes: policy.tmpfs_size.as_ref().map(crate::catalog::Size::bytes),
             limits: Ceilings::of(&session.runtime.alias, policy).limits(),
             network: Network::None,
-            oci_runtime: OciRuntime::Builtin,
+            oci_runtime: session.runtime.oci_runtime.or(settings.oci_runtime).unwrap_or_default(),
         })
     }
 }
