@@ -5,18 +5,12 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use wire::init::{BUILD_CAPABILITIES, Command, CommandAt, MAX_COMMAND, Privilege, Step};
+use wire::init::{Command, CommandAt, MAX_COMMAND, Privilege, Step};
 
+use crate::child::{self, Streamed, User};
 use crate::runs::Streams;
 use crate::search;
-use crate::seccomp::confine_command;
-use crate::setup::INIT_ID;
-use crate::sys::{self, Access, Capabilities, Errno, Fork, Kind, Strings};
-
-/// `oom_score_adj` of commands, proc_pid_oom_score_adj(5): when the host runs out of memory, they go before its services.
-/// A command cannot go below the least value that a privileged process ever gave the init, so
-/// the launcher starts the init at 0, not lower.
-const OOM_SCORE_ADJ: &[u8] = b"500";
+use crate::sys::{self, Access, Errno, Fork, Kind, Strings};
 
 /// Why and where a command did not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,9 +51,7 @@ pub struct Request {
     /// `PATH` of the environment, if it has one.
     path: Option<String>,
     cwd: CString,
-    uid: u32,
-    gid: u32,
-    privilege: Privilege,
+    user: User,
     out: OwnedFd,
     err: OwnedFd,
 }
@@ -94,8 +86,8 @@ impl Request {
 
     /// `None` for a command that is not as the protocol says.
     fn from_command(command: Command, out: OwnedFd, err: OwnedFd) -> Option<Self> {
-        // The ids of a sandbox end below 65536, and the last one is the init's.
-        if command.argv.is_empty() || !command.cwd.starts_with('/') || command.uid.max(command.gid) >= INIT_ID {
+        let user = User::new(command.uid, command.gid, command.privilege)?;
+        if command.argv.is_empty() || !command.cwd.starts_with('/') {
             return None;
         }
         let mut arguments = Strings::with_capacity(command.argv.iter().map(|one| one.len() + 1).sum());
@@ -114,8 +106,7 @@ impl Request {
         environment.finish();
         let path = command.env.into_iter().find_map(|(name, value)| (name == "PATH").then_some(value));
         let cwd = CString::new(command.cwd).ok()?;
-        let (uid, gid, privilege) = (command.uid, command.gid, command.privilege);
-        Some(Self { arguments, environment, path, cwd, uid, gid, privilege, out, err })
+        Some(Self { arguments, environment, path, cwd, user, out, err })
     }
 
     /// Starts the command in `cgroup`: its pid. If it fails before it is executed, the child
@@ -138,50 +129,19 @@ impl Request {
     /// The child. Allocates nothing. The order matters: see each step.
     fn become_command(&self, terms: &Terms) -> Result<Infallible, Refusal> {
         // First what belongs to the init goes: from the change of user on, others of that user may interfere.
-        self.leave_init(terms).map_err(at(Step::Drop))?;
-        self.drop_privilege(terms).map_err(at(Step::Drop))?;
+        let streams = Streamed { input: None, out: self.out.as_fd(), err: Some(self.err.as_fd()) };
+        child::leave_init(&streams, terms).map_err(at(Step::Drop))?;
+        child::drop_privilege(self.user, terms).map_err(at(Step::Drop))?;
         // As the user, so that the user's permissions decide.
         sys::enter_dir(&self.cwd).map_err(at(Step::Chdir))?;
         sys::unblock_signals().map_err(at(Step::Exec))?;
         let errno = search::execute(&self.arguments, &self.environment, self.path.as_deref());
         Err(at(Step::Exec)(errno))
     }
-
-    /// A session, the three streams (0 is the init's own `/dev/null`), no other descriptor, limits.
-    fn leave_init(&self, terms: &Terms) -> sys::Result<()> {
-        sys::new_session()?;
-        sys::duplicate_onto(self.out.as_fd(), 1)?;
-        sys::duplicate_onto(self.err.as_fd(), 2)?;
-        sys::close_from(3)?;
-        let score = sys::open_path(c"/proc/self/oom_score_adj", libc::O_WRONLY)?;
-        sys::write(score.as_fd(), OOM_SCORE_ADJ)?;
-        drop(score);
-        sys::set_file_limits(terms.files)
-    }
-
-    fn drop_privilege(&self, terms: &Terms) -> sys::Result<()> {
-        // While `CAP_SYS_ADMIN` is there: a build has no `no_new_privs` to allow it later.
-        confine_command()?;
-        let keep = match self.privilege {
-            Privilege::None if terms.build => {
-                sys::no_new_privileges()?;
-                sys::drop_bounding(Capabilities::NONE)?;
-                Capabilities::NONE
-            }
-            // The init has done both for all.
-            Privilege::None => Capabilities::NONE,
-            // The bounding set is the same, so that is what user 0 has after exec.
-            Privilege::Build => Capabilities::named(&BUILD_CAPABILITIES),
-        };
-        sys::become_user(self.uid, self.gid)?;
-        // Until exec this memory is a copy of the init's, and from here to there a process of the sandbox user.
-        // Capabilities go last: while this process has more than its user's others, they cannot look in.
-        sys::set_dumpable(false)?;
-        sys::set_capabilities(keep)
-    }
 }
 
-fn is_pipe(fd: BorrowedFd<'_>, access: Access) -> bool {
+/// Whether `fd` is the end of a pipe that `access` says.
+pub fn is_pipe(fd: BorrowedFd<'_>, access: Access) -> bool {
     sys::kind(fd) == Ok(Kind::Pipe) && sys::access(fd) == Ok(access)
 }
 
@@ -205,7 +165,9 @@ fn read_command(memfd: BorrowedFd<'_>, len: u32) -> Option<Command> {
 /// Steps that a child can fail at; its place in here plus one is how it tells.
 const CHILD_STEPS: [Step; 3] = [Step::Drop, Step::Chdir, Step::Exec];
 
-fn encode(refusal: Refusal) -> u64 {
+/// A refusal as a child leaves it, for [`outcome_of`].
+#[must_use]
+pub fn encode(refusal: Refusal) -> u64 {
     let place = CHILD_STEPS.iter().position(|step| *step == refusal.step).unwrap_or(0) as u64 + 1;
     place << 32 | u64::from(refusal.errno as u32)
 }

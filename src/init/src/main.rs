@@ -5,6 +5,7 @@
 //! ```text
 //!  main ── setup: descriptors, signals, user 65535, capabilities, seccomp
 //!    └──── serve: epoll ─┬─ listener, connection ── frames ── Run  ── exec ── fork, drop, execve
+//!                        │                                    File ── files ── fork, drop, do it, end
 //!                        │                                    Stop ── cgroup (TERM, cgroup.kill)
 //!                        ├─ SIGCHLD ── reap ── Exited, Refused
 //!                        └─ cgroup.events of a run whose main process is gone ── Emptied
@@ -20,8 +21,10 @@
 //! descriptor 4, and all that is in descriptor 4, belong to that user 0.
 
 mod cgroup;
+mod child;
 mod ended;
 mod exec;
+mod files;
 mod frames;
 mod reap;
 mod runs;

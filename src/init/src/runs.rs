@@ -33,8 +33,8 @@ pub struct Run {
     pub forgotten: bool,
     /// Whether it was refused: it is only waited for until its cgroup is gone.
     pub refused: bool,
-    /// Its streams.
-    pub streams: Rc<Streams>,
+    /// Its streams; none of a file operation, which is not listed either.
+    pub streams: Option<Rc<Streams>>,
     /// Its `cgroup.events`, while that is watched: the main process has ended and others have not.
     pub events: Option<OwnedFd>,
     /// When to kill all of it.
@@ -44,18 +44,19 @@ pub struct Run {
 }
 
 impl Run {
-    /// A command that has just been started.
+    /// A command, or a file operation, that has just been started.
     #[must_use]
-    pub fn started(id: RunId, note: Vec<u8>, pid: i32, streams: Streams) -> Self {
+    pub fn started(id: RunId, note: Vec<u8>, pid: i32, streams: Option<Streams>) -> Self {
         Self {
             id,
             note,
             started: Instant::now(),
             pid: Some(pid),
             exited: None,
-            forgotten: false,
+            // Of what is not listed nobody records the end.
+            forgotten: streams.is_none(),
             refused: false,
-            streams: Rc::new(streams),
+            streams: streams.map(Rc::new),
             events: None,
             kill_at: None,
             settle_at: None,
@@ -139,7 +140,7 @@ mod tests {
 
     fn run(number: u128, pid: i32) -> Run {
         let null = || std::fs::File::open("/dev/null").unwrap().into();
-        Run::started(RunId::from_u128(number), vec![], pid, Streams { out: null(), err: null() })
+        Run::started(RunId::from_u128(number), vec![], pid, Some(Streams { out: null(), err: null() }))
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! The loop: one wait for everything, then a bounded amount of work for what happened.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use wire::file::FileRequest;
 use wire::id::RunId;
 use wire::init::{CommandAt, FromInit, MAX_NOTE, Step, ToInit, VERSION};
 
 use crate::cgroup::populated;
 use crate::ended::{Ended, EndedRuns};
-use crate::exec::{Refusal, Request, at, outcome_of};
+use crate::exec::{Refusal, Request, Terms, at, outcome_of};
+use crate::files::FileTask;
 use crate::frames::{self, Connection, Flushed, Incoming, Lost};
 use crate::reap;
 use crate::runs::{Run, Runs, Streams};
@@ -169,6 +172,11 @@ impl Init {
                     self.tell(&FromInit::Refused { run, step, errno }, None);
                 }
             }
+            ToInit::File { run, request } => {
+                if let Err(Refusal { step, errno }) = self.start_file(run, request, fds) {
+                    self.tell(&FromInit::Refused { run, step, errno }, None);
+                }
+            }
             ToInit::Stop { run, grace_ms } => self.stop(run, Duration::from_millis(grace_ms.into())),
             ToInit::Signal { run, signal } => self.signal(run, signal.into()),
             ToInit::Forget { run } => self.forget(run),
@@ -177,25 +185,48 @@ impl Init {
     }
 
     fn start(&mut self, run: RunId, note: Vec<u8>, command: CommandAt, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
-        if self.runs.find(run).is_some() {
-            return Err(Refusal::request(libc::EEXIST));
-        }
         if note.len() > MAX_NOTE {
             return Err(Refusal::request(libc::EINVAL));
         }
-        let full = || Refusal::request(libc::EAGAIN);
-        let slot = self.runs.free_slot().ok_or_else(full)?;
-        let outcome = self.outcomes.get(slot).ok_or_else(full)?;
+        let slot = self.vacancy(run)?;
         let (request, streams) = Request::check(command, fds, &self.ready.terms)?;
+        let pid = self.fork(run, slot, |cgroup, outcome, terms| request.spawn(cgroup, outcome, terms))?;
+        self.runs.insert(slot, Run::started(run, note, pid, Some(streams)));
+        Ok(())
+    }
+
+    fn start_file(&mut self, run: RunId, request: FileRequest, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let slot = self.vacancy(run)?;
+        let task = FileTask::check(run, request, fds)?;
+        let pid = self.fork(run, slot, |cgroup, outcome, terms| task.spawn(cgroup, outcome, terms))?;
+        self.runs.insert(slot, Run::started(run, vec![], pid, None));
+        Ok(())
+    }
+
+    /// A slot for one more, whose name is free.
+    fn vacancy(&self, run: RunId) -> Result<usize, Refusal> {
+        if self.runs.find(run).is_some() {
+            return Err(Refusal::request(libc::EEXIST));
+        }
+        self.runs.free_slot().ok_or_else(|| Refusal::request(libc::EAGAIN))
+    }
+
+    /// Makes the child of `run` in a cgroup of its own: its pid.
+    fn fork(
+        &mut self,
+        run: RunId,
+        slot: usize,
+        spawn: impl FnOnce(BorrowedFd<'_>, &AtomicU64, &Terms) -> sys::Result<i32>,
+    ) -> Result<i32, Refusal> {
+        let outcome = self.outcomes.get(slot).ok_or_else(|| Refusal::request(libc::EAGAIN))?;
         let cgroup = self.ready.commands.make(run).map_err(at(Step::Cgroup))?;
-        let pid = request.spawn(cgroup.as_fd(), outcome, &self.ready.terms).map_err(|errno| {
+        let pid = spawn(cgroup.as_fd(), outcome, &self.ready.terms).map_err(|errno| {
             let _ = self.ready.commands.remove(run);
             at(Step::Fork)(errno)
         })?;
         // The name is this one's now.
         self.ended.remove(run);
-        self.runs.insert(slot, Run::started(run, note, pid, streams));
-        Ok(())
+        Ok(pid)
     }
 
     fn stop(&mut self, run: RunId, grace: Duration) {
@@ -230,7 +261,8 @@ impl Init {
     }
 
     fn list(&mut self) {
-        let left = self.runs.iter().filter(|(_, run)| !run.refused).map(|(_, run)| {
+        let listed = |run: &Run| run.streams.clone().filter(|_| !run.refused);
+        let left = self.runs.iter().filter_map(|(_, run)| Some((run, listed(run)?))).map(|(run, streams)| {
             let listed = FromInit::Listed {
                 run: run.id,
                 note: run.note.clone(),
@@ -239,7 +271,7 @@ impl Init {
                 forgotten: run.forgotten,
                 streams: true,
             };
-            (listed, Some(Rc::clone(&run.streams)))
+            (listed, Some(streams))
         });
         let over = self.ended.iter().map(|ended| {
             let listed = FromInit::Listed {

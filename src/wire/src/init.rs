@@ -22,17 +22,24 @@
 //!   │◄── Runs{count} ─────────────────────────────│ followed by `count` Run frames,
 //!   │◄── Listed{…} [out_r err_r] × count ─────────│ each with the read ends that the init kept
 //!   │── Forget{run} ─────────────────────────────►│ its end is recorded: not listed again
+//!   │── File{run, …} [out_w (bytes)] ────────────►│ as Run, but the child executes nothing: wire::file
 //! ```
+//!
+//! A [`ToInit::File`] ends as a run does, by `Exited` and `Emptied` or `Refused`, and is stopped as one. It is never
+//! listed: nobody but who asked can use its answer.
 //!
 //! Neither side trusts the other further: `sandboxd` treats what arrives as hostile
 //! (the init lives beside untrusted code), bounds it and applies it to this session alone.
 
 use serde::{Deserialize, Serialize};
 
+use crate::file::FileRequest;
 use crate::id::RunId;
 
 /// Version of this protocol; the init names it in [`FromInit::Ready`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// The oldest version whose inits are spoken to: a sandbox outlives an upgrade of the service. It lacks [`ToInit::File`].
+pub const OLDEST_VERSION: u32 = 2;
 /// The listening control socket, in the init.
 pub const LISTENER_FD: i32 = 3;
 /// The directory of the cgroup under which the init makes one for each command.
@@ -144,6 +151,14 @@ pub enum ToInit {
     },
     /// Tell which runs there are, and which have ended and were not told or not recorded (after a restart of `sandboxd`).
     List,
+    /// Do something to a file, inside. Descriptors, in order: the write end of the pipe for the answer, and for a write
+    /// a memfd with the bytes. Since version 3.
+    File {
+        /// The client's name for it, as of a run.
+        run: RunId,
+        /// What to do.
+        request: FileRequest,
+    },
 }
 
 /// Init → `sandboxd`.

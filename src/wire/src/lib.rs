@@ -5,6 +5,7 @@
 //! | [`api`] | a client → `sandboxd` | JSON over HTTP |
 //! | [`launch`] | `sandboxd` → `sandboxd-launch` | JSON, one `SOCK_SEQPACKET` message each way, descriptors beside it |
 //! | [`init`] | `sandboxd` → `sandbox-init` | postcard, `SOCK_SEQPACKET` messages, descriptors beside them |
+//! | [`file`] | an operation on a file, inside: within [`init`] | postcard, and the bytes of a pipe |
 //! | [`id`] | the names that all of them use | strings of a fixed grammar |
 //! | [`key`] | who shares a session, and the id that this means | JSON over HTTP |
 //!
@@ -13,6 +14,7 @@
 //! daemon's OpenAPI page, behind the feature `openapi`, and on sha2 for [`key::Key`]'s id, behind `key`).
 
 pub mod api;
+pub mod file;
 pub mod id;
 pub mod init;
 pub mod key;

@@ -207,3 +207,12 @@ pub fn enter_dir(path: &CStr) -> Result<()> {
     // SAFETY: `path` is a string that ends with NUL.
     check(unsafe { libc::chdir(path.as_ptr()) }).map(drop)
 }
+
+/// Whether this process's user may do to `path` what `mode` says, access(2).
+///
+/// # Errors
+/// Those of access(2): `EACCES`, `EROFS`.
+pub fn may(path: &CStr, mode: i32) -> Result<()> {
+    // SAFETY: `path` is a string that ends with NUL.
+    check(unsafe { libc::access(path.as_ptr(), mode) }).map(drop)
+}

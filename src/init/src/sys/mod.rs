@@ -14,7 +14,7 @@ use std::{fmt, io};
 
 pub use event::{Epoll, Interest, Signals, Token, block_signals, unblock_signals};
 pub use file::{
-    Access, Kind, access, clear_nonblocking, close_from, duplicate_onto, enter_dir, inherited, kind, make_dir,
+    Access, Kind, access, clear_nonblocking, close_from, duplicate_onto, enter_dir, inherited, kind, make_dir, may,
     open_beneath, open_path, read, read_at, remove_dir, sealed_against_writing, set_nonblocking, write,
 };
 pub use privilege::{
@@ -22,7 +22,7 @@ pub use privilege::{
     no_new_privileges, set_capabilities, set_dumpable, set_file_limits,
 };
 pub use process::{
-    Fork, Reaped, SharedCells, Strings, execute, exit_now, fork_into, kill, new_session, set_umask, wait_any,
+    Fork, Reaped, SharedCells, Strings, end_after, execute, exit_now, fork_into, kill, new_session, set_umask, wait_any,
 };
 pub use socket::{accept, loopback_up, receive, send};
 

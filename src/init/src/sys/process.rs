@@ -118,6 +118,12 @@ pub fn set_umask(mask: u32) {
     unsafe { libc::umask(mask) };
 }
 
+/// Ends this process by `SIGALRM` after so many seconds, alarm(2).
+pub fn end_after(seconds: u32) {
+    // SAFETY: alarm takes a number and cannot fail.
+    unsafe { libc::alarm(seconds) };
+}
+
 /// Sends `signal` to process `pid`.
 ///
 /// # Errors

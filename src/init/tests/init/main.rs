@@ -6,6 +6,7 @@ mod confine;
 mod connection;
 mod end;
 mod ended;
+mod files;
 mod limits;
 mod probe;
 mod run;
