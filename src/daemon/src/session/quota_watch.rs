@@ -1,0 +1,236 @@
+//! Watching what sandboxes write where the file system does not stop them, and what is free on the host.
+//!
+//! Once a second it is asked what is free; that is one system call. Where quotas are measured, the files of a sandbox
+//! that runs are looked at
+//!
+//! - [`SOONEST`] after a command was at work in it, but not before [`PAUSE`] times as long has passed as looking
+//!   takes (so that looking costs at most a twentieth of a processor);
+//! - when the disk has lost [`DROP`] bytes or [`INODE_DROP`] inodes since it was looked at, whoever that was;
+//! - else less and less often, up to every [`LATEST`].
+//!
+//! A session that has more than its quota is stopped: its sandbox ends, its files and its write layer stay, its commands
+//! are answered with the reason. The next command starts it again, so that somebody can clean up; it is
+//! stopped again only if it has grown meanwhile by more than [`SLACK`].
+//!
+//! When less than the reserve is free, the session that has grown most since the last look is stopped, one a second,
+//! until it is enough or nobody grows any more: then it was somebody else.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, stream};
+use wire::id::SessionId;
+use wire::launch::DiskUsage;
+
+use super::handle::{Live, Session};
+use super::quota::{DiskError, Free, Known, Quotas};
+use super::registry::Registry;
+use super::state::State;
+use crate::runtime::LaunchError;
+
+/// How often it is asked what is free.
+const TICK: Duration = Duration::from_secs(1);
+/// How long after a look a session that works is looked at again.
+const SOONEST: Duration = Duration::from_millis(900);
+/// How long at most one that does not.
+const LATEST: Duration = Duration::from_secs(60);
+/// Between two looks passes so many times the time of one.
+const PAUSE: u32 = 20;
+/// A loss of the disk after which everybody is looked at.
+const DROP: u64 = 64 << 20;
+const INODE_DROP: u64 = 5_000;
+/// What a session over its quota may grow by while somebody cleans up.
+const SLACK: DiskUsage = DiskUsage { bytes: 1 << 20, inodes: 100, complete: true };
+/// Sessions that are looked at at once.
+const AT_ONCE: usize = 2;
+/// Below so many times the reserve it is noted who grows.
+const NEAR: u64 = 2;
+
+/// Looks again and again.
+#[derive(Debug)]
+pub struct Watch {
+    registry: Arc<Registry>,
+    looked: HashMap<SessionId, Looked>,
+    /// What sessions had when the disk was last nearly full.
+    before: HashMap<SessionId, DiskUsage>,
+}
+
+/// When a session was looked at.
+#[derive(Debug, Clone, Copy)]
+struct Looked {
+    at: Instant,
+    free: Free,
+    /// When the next look is due if nothing happens.
+    pause: Duration,
+}
+
+/// A sandbox that runs.
+type Running = (Arc<Session>, Arc<Live>);
+
+impl Watch {
+    /// Over these sessions.
+    #[must_use]
+    pub fn new(registry: Arc<Registry>) -> Self {
+        Self { registry, looked: HashMap::new(), before: HashMap::new() }
+    }
+
+    /// Watch, until dropped.
+    pub async fn run(mut self) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.tick().await;
+        }
+    }
+
+    async fn tick(&mut self) {
+        let running: Vec<Running> = self
+            .registry
+            .list()
+            .into_iter()
+            .filter(|session| session.state() == State::Running)
+            .filter_map(|session| session.live().map(|live| (session, live)))
+            .collect();
+        let free = self.quotas().free();
+        if self.quotas().measures().await {
+            self.measure(&running, free).await;
+        }
+        self.reserve(&running, free).await;
+        self.looked.retain(|id, _| running.iter().any(|(session, _)| session.id == *id));
+    }
+
+    /// Look at those that are due, and stop those that have too much.
+    async fn measure(&mut self, running: &[Running], free: Free) {
+        let due: Vec<Running> = running.iter().filter(|(session, _)| self.is_due(session, free)).cloned().collect();
+        let registry = self.registry.clone();
+        let looks = stream::iter(due.into_iter().map(move |running| look(registry.clone(), running)));
+        let found: Vec<Look> = looks.buffer_unordered(AT_ONCE).collect().await;
+        for Look { session, live, before, found } in found {
+            let id = &session.id;
+            let usage = match found {
+                Ok(usage) => usage,
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(session = %id, error, "what it uses of the disk is not known");
+                    continue;
+                }
+            };
+            let changed = before.is_none_or(|before| before.usage != usage);
+            let pause = match self.looked.get(id) {
+                Some(looked) if !changed => (looked.pause * 2).min(LATEST),
+                Some(_) | None => SOONEST,
+            };
+            self.looked.insert(id.clone(), Looked { at: Instant::now(), free, pause });
+            let ceiling = before.and_then(|before| before.ceiling);
+            let (verdict, ceiling) = judge(self.quotas(), usage, ceiling);
+            if let Some(known) = self.quotas().known().get_mut(id) {
+                known.ceiling = ceiling;
+            }
+            if let Some(error) = verdict {
+                self.stop(&session, &live, error).await;
+            }
+        }
+    }
+
+    fn is_due(&self, session: &Session, free: Free) -> bool {
+        let Some(looked) = self.looked.get(&session.id) else { return true };
+        let cost = known(self.quotas(), &session.id).map_or(Duration::ZERO, |known| known.cost);
+        let since = looked.at.elapsed();
+        if since < SOONEST.max(cost * PAUSE) {
+            return false;
+        }
+        let lost = looked.free.bytes.saturating_sub(free.bytes) > DROP
+            || looked.free.inodes.unwrap_or(0).saturating_sub(free.inodes.unwrap_or(0)) > INODE_DROP;
+        session.idle() < since || lost || since >= looked.pause
+    }
+
+    /// When little is left, find who takes it.
+    async fn reserve(&mut self, running: &[Running], free: Free) {
+        let near = free.bytes < free.reserve.saturating_mul(NEAR)
+            || free.inodes.is_some_and(|inodes| inodes < free.inode_reserve.saturating_mul(NEAR));
+        if !near {
+            self.before.clear();
+            return;
+        }
+        let mut now = HashMap::new();
+        for (session, _) in running {
+            if let Ok(usage) = self.quotas().measure(&session.id, true).await {
+                now.insert(session.id.clone(), usage);
+            }
+        }
+        let before = std::mem::replace(&mut self.before, now);
+        let Err(error) = free.check() else { return };
+        let grown = |id: &SessionId| growth(before.get(id).copied(), self.before.get(id).copied());
+        let most = running.iter().map(|running| (grown(&running.0.id), running)).max_by_key(|(grown, _)| *grown);
+        if let Some((grown, (session, live))) = most
+            && grown > 0
+        {
+            tracing::error!(session = %session.id, grown, "the host's disk is nearly full; this session writes most");
+            self.stop(session, live, error).await;
+        }
+    }
+
+    /// End the sandbox; its driver notices. Whoever waits for a command of it is told why.
+    async fn stop(&self, session: &Arc<Session>, live: &Live, error: DiskError) {
+        tracing::warn!(session = %session.id, "stopped: {error}");
+        // Before it ends, so that nobody asks too early; a second reason is none.
+        let _ = live.stopped.set(error.clone());
+        (self.registry.deps.stopped)(session, &error);
+        if let Err(error) = self.registry.deps.launcher.stop(&session.id).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(session = %session.id, error, "not stopped; tried again at the next look");
+        }
+    }
+
+    fn quotas(&self) -> &Quotas {
+        &self.registry.deps.quotas
+    }
+}
+
+/// What a look has found.
+struct Look {
+    session: Arc<Session>,
+    live: Arc<Live>,
+    before: Option<Known>,
+    found: Result<DiskUsage, LaunchError>,
+}
+
+async fn look(registry: Arc<Registry>, (session, live): Running) -> Look {
+    let before = known(&registry.deps.quotas, &session.id);
+    let found = registry.deps.quotas.measure(&session.id, true).await;
+    Look { session, live, before, found }
+}
+
+fn known(quotas: &Quotas, id: &SessionId) -> Option<Known> {
+    quotas.known().get(id).copied()
+}
+
+/// Whether a session that has so much is to be stopped, and up to where it may grow from now on.
+fn judge(quotas: &Quotas, usage: DiskUsage, ceiling: Option<DiskUsage>) -> (Option<DiskError>, Option<DiskUsage>) {
+    let Err(error) = quotas.check(usage.bytes, usage.inodes) else { return (None, None) };
+    match ceiling {
+        Some(ceiling) if usage.bytes <= ceiling.bytes && usage.inodes <= ceiling.inodes => {
+            // What was cleaned up is not to be filled again.
+            let lower = DiskUsage {
+                bytes: ceiling.bytes.min(usage.bytes + SLACK.bytes),
+                inodes: ceiling.inodes.min(usage.inodes + SLACK.inodes),
+                complete: true,
+            };
+            (None, Some(lower))
+        }
+        Some(_) | None => {
+            let ceiling =
+                DiskUsage { bytes: usage.bytes + SLACK.bytes, inodes: usage.inodes + SLACK.inodes, complete: true };
+            (Some(error), Some(ceiling))
+        }
+    }
+}
+
+/// How much a session has grown, in bytes; an inode counts as the smallest file. One that was not known has not.
+fn growth(before: Option<DiskUsage>, now: Option<DiskUsage>) -> u64 {
+    let (Some(before), Some(now)) = (before, now) else { return 0 };
+    let inodes = now.inodes.saturating_sub(before.inodes);
+    now.bytes.saturating_sub(before.bytes).max(inodes.saturating_mul(4096))
+}
