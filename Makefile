@@ -14,6 +14,7 @@ help:
 	@echo "make bench    how long things take, each beside what cannot be avoided (root)"
 	@echo "make chaos    kill service and launcher 200 times under load, then compare (root)"
 	@echo "make scale    1,000 open sessions of which 20 are resident (root)"
+	@echo "make probes   what a hostile tenant, image, registry or client tries, each beside a control (root)"
 	@echo "make lint     format, clippy, dependencies"
 
 # One invocation for the three that run on the host; sandbox-init is static and has a profile of its own.
@@ -42,6 +43,12 @@ chaos: build
 scale: build
 	@tests/prepare test
 	cargo run --quiet --release --locked --package it --bin scale
+
+.PHONY: probes
+probes: build
+	@tests/prepare test
+	@tests/probes/build
+	cargo run --quiet --release --locked --package probes
 
 lint:
 	@tests/prepare build

@@ -69,6 +69,7 @@ pub struct Options {
     environment: Vec<(String, String)>,
     state: Option<PathBuf>,
     catalog: PathBuf,
+    images: PathBuf,
 }
 
 /// An instance that did not start.
@@ -128,7 +129,8 @@ impl Options {
     /// As the tests want it: their catalogue, their images.
     #[must_use]
     pub fn new() -> Self {
-        Self { environment: Vec::new(), state: None, catalog: repository().join("catalog/test.json") }
+        let (catalog, images) = (repository().join("catalog/test.json"), target().join("images"));
+        Self { environment: Vec::new(), state: None, catalog, images }
     }
 
     /// With this variable in its environment.
@@ -149,6 +151,13 @@ impl Options {
     #[must_use]
     pub fn catalog(mut self, file: &Path) -> Self {
         file.clone_into(&mut self.catalog);
+        self
+    }
+
+    /// With an image store of its own, for images that nobody else is to see.
+    #[must_use]
+    pub fn images(mut self, directory: &Path) -> Self {
+        directory.clone_into(&mut self.images);
         self
     }
 
@@ -173,7 +182,7 @@ impl Options {
         let mut command = Command::new("sh");
         command.args(["-c", KEEPER, "keeper"]).args([&state, &pid_file, &log]).arg(remove);
         command.arg(binary("sandboxd")).arg("dev").arg("--state").arg(&state).args(["--listen", "127.0.0.1:0"]);
-        command.arg("--catalog").arg(&self.catalog).arg("--images").arg(target().join("images"));
+        command.arg("--catalog").arg(&self.catalog).arg("--images").arg(&self.images);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SANDBOXD_")) {
             command.env_remove(name);
         }

@@ -1,0 +1,53 @@
+//! `make probes`: what a hostile tenant, image, registry or client tries against the real service, each beside a
+//! control that shows that the attempt works where nothing stops it.
+//!
+//! | module | what it tries |
+//! |---|---|
+//! | [`kernel`] | system calls and files of the kernel, answers against `expected.tsv` |
+//!
+//! `probes [CLASS…]` tries these classes alone.
+#![allow(clippy::print_stdout, clippy::expect_used, clippy::unwrap_used)]
+
+mod archive;
+mod ground;
+mod kernel;
+mod registry;
+mod report;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use ground::Ground;
+use report::Report;
+
+type Class = fn(&Ground, &mut Report);
+
+const CLASSES: [(&str, Class); 1] = [("kernel", kernel::probe)];
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = wanted.iter().find(|name| !CLASSES.iter().any(|(class, _)| class == name)) {
+        eprintln!("usage: probes [CLASS…]; {unknown} is none of {:?}", CLASSES.map(|(class, _)| class));
+        return ExitCode::from(2);
+    }
+    let ground = Ground::new(|_| Vec::new(), &[]);
+    let mut report = Report::default();
+    for (name, probe) in CLASSES {
+        if wanted.is_empty() || wanted.iter().any(|class| class == name) {
+            let tried = catch_unwind(AssertUnwindSafe(|| probe(&ground, &mut report)));
+            if let Err(panic) = tried {
+                report.broken(name, &said(panic.as_ref()));
+            }
+        }
+    }
+    let (line, well) = report.closing();
+    drop(ground);
+    println!("\n{line}");
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
