@@ -21,6 +21,8 @@ BINARIES = TARGET / "release"
 # Images are kept between runs: they are the same whatever the state.
 IMAGES = TARGET / "images"
 
+#: Which OCI runtime starts the sandboxes of the test.
+CHOICE = "SANDBOXD_OCI_RUNTIME"
 READY_WITHIN = 60.0
 END_WITHIN = 30.0
 
@@ -84,8 +86,8 @@ class Service:
         self.images.parent.mkdir(parents=True, exist_ok=True)
         command = [program, "dev", "--state", self.state, "--listen", "127.0.0.1:0", "--catalog", self.catalog]
         command += ["--images", self.images]
-        # Settings of whoever runs the tests are not the tests'.
-        env = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOXD_")}
+        # Settings of whoever runs the tests are not the tests', but for the one that they may be run with.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOXD_") or name == CHOICE}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=env, cwd=ROOT)
         line = self._first_line()

@@ -1,15 +1,48 @@
-//! What a sandbox looks like from inside it: asserted by commands in it.
+//! What a sandbox looks like from inside it: asserted by commands in it. The same whoever started it ([`crate::oci`]).
 
-use it::{Session, shared};
+use it::{Daemon, Session, shared};
+
+/// A test of each, of sandboxes that libcontainer started, and a list of all.
+macro_rules! checks {
+    ($($name:ident),* $(,)?) => {
+        /// Each by its name.
+        pub const ALL: &[(&str, fn(&Daemon))] = &[$((stringify!($name), $name)),*];
+
+        mod by_libcontainer {
+            $(#[test]
+            fn $name() {
+                super::$name(super::shared());
+            })*
+        }
+    };
+}
+
+checks! {
+    commands_run_as_the_sandbox_user,
+    a_ready_made_image_runs_as_its_own_user_in_its_own_range,
+    every_sandbox_has_a_range_of_its_own,
+    commands_have_no_privilege_and_gain_none,
+    a_command_has_three_descriptors,
+    there_is_loopback_and_nothing_else,
+    the_namespaces_are_not_the_host_s,
+    no_other_process_is_seen,
+    no_path_of_the_host_is_mounted_but_the_workspace_s,
+    what_must_be_read_only_is,
+    the_devices_are_the_usual_ones,
+    dangerous_system_calls_are_refused,
+    the_init_cannot_be_harmed,
+    tmp_is_bounded_and_may_execute,
+    a_write_layer_is_one_session_s,
+    set_uid_programs_give_nothing,
+}
 
 fn status(s: &Session, key: &str) -> String {
     let outcome = s.run(["grep", &format!("^{key}:"), "/proc/self/status"]);
     outcome.expect_code(0).stdout().split_once(':').unwrap().1.trim().to_owned()
 }
 
-#[test]
-fn commands_run_as_the_sandbox_user() {
-    let s = shared().session("python");
+pub fn commands_run_as_the_sandbox_user(daemon: &Daemon) {
+    let s = daemon.session("python");
     s.run(["id", "-u"]).expect("10001\n");
     s.run(["id", "-g"]).expect("10001\n");
     s.run(["id", "-un"]).expect("agent\n");
@@ -19,9 +52,8 @@ fn commands_run_as_the_sandbox_user() {
     s.sh("touch /home/agent/x /opt/venv/y /tmp/z && echo yes").expect("yes\n");
 }
 
-#[test]
-fn a_ready_made_image_runs_as_its_own_user_in_its_own_range() {
-    let s = shared().session("base");
+pub fn a_ready_made_image_runs_as_its_own_user_in_its_own_range(daemon: &Daemon) {
+    let s = daemon.session("base");
     s.run(["id", "-u"]).expect("0\n");
     let map = s.run(["cat", "/proc/self/uid_map"]);
     let fields: Vec<u64> = map.expect_code(0).stdout().split_whitespace().map(|n| n.parse().unwrap()).collect();
@@ -29,17 +61,15 @@ fn a_ready_made_image_runs_as_its_own_user_in_its_own_range() {
     assert!(fields[1] >= 65536, "root inside is nobody outside: {fields:?}");
 }
 
-#[test]
-fn every_sandbox_has_a_range_of_its_own() {
-    let (one, two) = (shared().session("base"), shared().session("base"));
+pub fn every_sandbox_has_a_range_of_its_own(daemon: &Daemon) {
+    let (one, two) = (daemon.session("base"), daemon.session("base"));
     let map = |s: &Session| s.run(["cat", "/proc/self/uid_map"]).stdout().to_owned();
     assert_ne!(map(&one), map(&two));
 }
 
-#[test]
-fn commands_have_no_privilege_and_gain_none() {
+pub fn commands_have_no_privilege_and_gain_none(daemon: &Daemon) {
     for runtime in ["python", "base"] {
-        let s = shared().session(runtime);
+        let s = daemon.session(runtime);
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
             assert_eq!(status(&s, set), "0000000000000000", "{runtime}: {set}");
         }
@@ -47,17 +77,15 @@ fn commands_have_no_privilege_and_gain_none() {
     }
 }
 
-#[test]
-fn a_command_has_three_descriptors() {
-    let s = shared().session("python");
+pub fn a_command_has_three_descriptors(daemon: &Daemon) {
+    let s = daemon.session("python");
     // The fourth is the directory that is being read.
     s.run(["python3", "-c", "import os; print(sorted(int(f) for f in os.listdir('/proc/self/fd')))"])
         .expect("[0, 1, 2, 3]\n");
 }
 
-#[test]
-fn there_is_loopback_and_nothing_else() {
-    let s = shared().session("python");
+pub fn there_is_loopback_and_nothing_else(daemon: &Daemon) {
+    let s = daemon.session("python");
     s.run(["sh", "-c", "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"]).expect("lo\n");
     s.run([
         "python3",
@@ -76,9 +104,8 @@ for target in [('8.8.8.8', 53), ('169.254.169.254', 80), ('192.168.1.1', 80)]:
     .expect("loopback\n101\n101\n101\n");
 }
 
-#[test]
-fn the_namespaces_are_not_the_host_s() {
-    let s = shared().session("python");
+pub fn the_namespaces_are_not_the_host_s(daemon: &Daemon) {
+    let s = daemon.session("python");
     for kind in ["user", "mnt", "pid", "ipc", "uts", "net", "cgroup"] {
         let inside = s.run(["readlink", &format!("/proc/self/ns/{kind}")]);
         let outside = std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
@@ -89,9 +116,8 @@ fn the_namespaces_are_not_the_host_s() {
     assert_ne!(s.run(["cat", "/proc/sys/kernel/hostname"]).stdout(), host);
 }
 
-#[test]
-fn no_other_process_is_seen() {
-    let (s, other) = (shared().session("python"), shared().session("python"));
+pub fn no_other_process_is_seen(daemon: &Daemon) {
+    let (s, other) = (daemon.session("python"), daemon.session("python"));
     other.sh("sleep 5 & true").expect_code(0);
     let seen = s.run([
         "python3",
@@ -106,9 +132,7 @@ for pid in sorted(int(p) for p in os.listdir('/proc') if p.isdigit()):
     seen.expect("itself\n");
 }
 
-#[test]
-fn no_path_of_the_host_is_mounted_but_the_workspace_s() {
-    let daemon = shared();
+pub fn no_path_of_the_host_is_mounted_but_the_workspace_s(daemon: &Daemon) {
     let s = daemon.session("python");
     let table = s.run(["cat", "/proc/self/mountinfo"]);
     let table = table.expect_code(0).stdout();
@@ -129,9 +153,8 @@ fn no_path_of_the_host_is_mounted_but_the_workspace_s() {
     assert!(!s.run(["ls", "-d", &target.to_string_lossy()]).stdout().contains("target"));
 }
 
-#[test]
-fn what_must_be_read_only_is() {
-    let s = shared().session("base");
+pub fn what_must_be_read_only_is(daemon: &Daemon) {
+    let s = daemon.session("base");
     for path in ["/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/.sandbox-init", "/sys/kernel/x"] {
         let outcome = s.sh(&format!("echo x > {path}"));
         assert_ne!(outcome.code(), Some(0), "{path} was written");
@@ -144,9 +167,8 @@ fn what_must_be_read_only_is() {
     }
 }
 
-#[test]
-fn the_devices_are_the_usual_ones() {
-    let s = shared().session("base");
+pub fn the_devices_are_the_usual_ones(daemon: &Daemon) {
+    let s = daemon.session("base");
     let list = s.sh("cd /dev; find . -type c -o -type b | sort | tr '\\n' ' '");
     let usual = ["./full", "./null", "./random", "./tty", "./urandom", "./zero", "./console", "./ptmx", "./pts/ptmx"];
     for device in list.expect_code(0).stdout().split_whitespace() {
@@ -156,9 +178,8 @@ fn the_devices_are_the_usual_ones() {
     assert_ne!(s.sh("mknod /tmp/disk b 8 0").code(), Some(0), "a device was made");
 }
 
-#[test]
-fn dangerous_system_calls_are_refused() {
-    let s = shared().session("python");
+pub fn dangerous_system_calls_are_refused(daemon: &Daemon) {
+    let s = daemon.session("python");
     let code = "
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -180,9 +201,8 @@ for name, args in calls.items():
     }
 }
 
-#[test]
-fn the_init_cannot_be_harmed() {
-    let s = shared().session("base");
+pub fn the_init_cannot_be_harmed(daemon: &Daemon) {
+    let s = daemon.session("base");
     for signal in ["TERM", "KILL", "STOP", "INT", "SEGV", "HUP"] {
         s.sh(&format!("kill -{signal} 1; true")).expect_code(0);
     }
@@ -191,25 +211,22 @@ fn the_init_cannot_be_harmed() {
     s.run(["echo", "alive"]).expect("alive\n");
 }
 
-#[test]
-fn tmp_is_bounded_and_may_execute() {
-    let s = shared().session("python");
+pub fn tmp_is_bounded_and_may_execute(daemon: &Daemon) {
+    let s = daemon.session("python");
     let size = s.sh("df -k /tmp | tail -n 1 | tr -s ' ' | cut -d ' ' -f 2");
     assert_eq!(size.stdout(), "65536\n");
     assert_ne!(s.sh("head -c 70000000 /dev/zero > /tmp/fill").code(), Some(0));
     s.sh("rm /tmp/fill; printf '#!/bin/sh\\necho ran\\n' > /tmp/x; chmod +x /tmp/x; /tmp/x").expect("ran\n");
 }
 
-#[test]
-fn a_write_layer_is_one_session_s() {
-    let (one, two) = (shared().session("python"), shared().session("python"));
+pub fn a_write_layer_is_one_session_s(daemon: &Daemon) {
+    let (one, two) = (daemon.session("python"), daemon.session("python"));
     one.sh("echo mine > /home/agent/mine; rm -r /opt/venv/lib").expect("");
     two.sh("ls /home/agent/mine 2>/dev/null; ls -d /opt/venv/lib").expect("/opt/venv/lib\n");
 }
 
-#[test]
-fn set_uid_programs_give_nothing() {
-    let s = shared().session("python");
+pub fn set_uid_programs_give_nothing(daemon: &Daemon) {
+    let s = daemon.session("python");
     let outcome = s.sh("for p in $(find / -xdev -perm -4000 -type f 2>/dev/null); do echo $p; done; cp /usr/bin/id /tmp/id; chmod 4755 /tmp/id; /tmp/id -u");
     assert!(outcome.stdout().ends_with("10001\n"), "{}", outcome.stdout());
 }
