@@ -36,6 +36,9 @@ const PROGRAM: &str = "oci-runtime";
 /// Most of a program's words that end up in an answer, in bytes.
 const MAX_WORDS: u64 = 2048;
 
+/// The init is handed its socket and its cgroups at its start, and every command's streams later: all as descriptors.
+const NO_DESCRIPTORS: &str = "runsc is known and does not work with this version: gVisor takes no descriptors from the host, and the init needs them; use crun, runc or builtin";
+
 /// Which program each runtime is. Absolute paths.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -44,36 +47,34 @@ pub struct Programs {
     pub crun: PathBuf,
     /// Of `runc`.
     pub runc: PathBuf,
-    /// Of `runsc`.
-    pub runsc: PathBuf,
 }
 
 impl Default for Programs {
     fn default() -> Self {
-        Self { crun: "/usr/bin/crun".into(), runc: "/usr/bin/runc".into(), runsc: "/usr/bin/runsc".into() }
+        Self { crun: "/usr/bin/crun".into(), runc: "/usr/bin/runc".into() }
     }
 }
 
 impl Programs {
     /// Each with its key in the configuration.
     #[must_use]
-    pub fn all(&self) -> [(&'static str, &PathBuf); 3] {
-        [("oci_runtimes.crun", &self.crun), ("oci_runtimes.runc", &self.runc), ("oci_runtimes.runsc", &self.runsc)]
+    pub fn all(&self) -> [(&'static str, &PathBuf); 2] {
+        [("oci_runtimes.crun", &self.crun), ("oci_runtimes.runc", &self.runc)]
     }
 
     /// Open the program of `runtime`; none for the built-in one.
     ///
     /// # Errors
-    /// [`Error::Refused`], on one line with what to do about it: it is not there, or others than root could have
-    /// written it.
+    /// [`Error::Refused`], on one line with what to do about it: it is not there, others than root could have written
+    /// it, or it is gVisor.
     pub fn open(&self, runtime: OciRuntime) -> Result<Option<OwnedFd>, Error> {
+        let refused = |reason: String| Error::Refused { field: "oci_runtime", reason };
         let path = match runtime {
             OciRuntime::Builtin => return Ok(None),
             OciRuntime::Crun => &self.crun,
             OciRuntime::Runc => &self.runc,
-            OciRuntime::Runsc => &self.runsc,
+            OciRuntime::Runsc => return Err(refused(NO_DESCRIPTORS.to_owned())),
         };
-        let refused = |reason: String| Error::Refused { field: "oci_runtime", reason };
         let name = runtime.name();
         let missing = |errno: Errno| {
             let path = path.display();
@@ -191,10 +192,10 @@ pub fn start(runtime: OciRuntime, id: &str) -> Result<()> {
 
 fn call(runtime: OciRuntime, id: &str) -> Result<Option<i32>, Errno> {
     let global: &[&str] = match runtime {
-        OciRuntime::Builtin => return Err(Errno::INVAL),
+        OciRuntime::Builtin | OciRuntime::Runsc => return Err(Errno::INVAL),
         // The init is born where it belongs, with the limits beside it: nothing is left to manage.
         OciRuntime::Crun => &["--root", "/state", "--cgroup-manager", "disabled"],
-        OciRuntime::Runc | OciRuntime::Runsc => &["--root", "/state"],
+        OciRuntime::Runc => &["--root", "/state"],
     };
     let run = ["run", "--detach", "--bundle", "/bundle", "--pid-file", "/state/pid", "--preserve-fds", "2", id];
     match sys::fork(None)? {
@@ -248,5 +249,45 @@ fn without_user_namespaces(init: Pid) -> Result<()> {
             Some(errno) => Err(Failure::of(step(), Errno::from_raw_os_error(errno))),
             None => Err(Failure::new(format!("{}: the process was ended", step()))),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn reason(programs: &Programs, runtime: OciRuntime) -> String {
+        match programs.open(runtime) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_used_is_one_line_with_the_mend() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("runc");
+        std::fs::write(&file, "").unwrap();
+        let programs = Programs { crun: dir.path().join("none"), runc: file.clone() };
+        assert_eq!(reason(&programs, OciRuntime::Builtin), "");
+        let missing = reason(&programs, OciRuntime::Crun);
+        assert!(missing.starts_with("oci_runtime: there is no crun at ") && missing.contains("apt-get install crun"));
+        for (mode, word) in [(0o644, "is not a program"), (0o775, "writable by nobody else"), (0o755, "")] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            let reason = reason(&programs, OciRuntime::Runc);
+            assert!(reason.contains(word) && reason.is_empty() == word.is_empty(), "{mode:o}: {reason}");
+            assert!(!reason.contains('\n'));
+        }
+        assert!(reason(&programs, OciRuntime::Runsc).contains("use crun"));
+    }
+
+    #[test]
+    fn what_it_needs_of_the_host_are_its_libraries_and_itself() {
+        let program = Programs { crun: "/bin/true".into(), ..Programs::default() }.open(OciRuntime::Crun).unwrap();
+        let cloned = Program::clone_of(&program.unwrap()).unwrap();
+        let names: Vec<&str> = cloned.libraries.iter().map(|(name, _)| *name).collect();
+        assert!(names.contains(&"usr/lib") && names.iter().all(|name| LIBRARIES.contains(name)), "{names:?}");
     }
 }

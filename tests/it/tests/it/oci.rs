@@ -197,6 +197,8 @@ fn a_runtime_that_is_missing_stops_the_start_with_one_line() {
         let line = said.lines().find(|line| line.contains("/nonexistent/crun")).unwrap_or_else(|| panic!("{said}"));
         assert!(line.contains(place) && line.contains("apt-get install crun"), "{line}");
     }
+    let said = refusal(&[("SANDBOXD_OCI_RUNTIME", "runsc")], "");
+    assert!(said.contains("SANDBOXD_OCI_RUNTIME: runsc is known and does not work"), "{said}");
     // Nor is one that others than root could have written.
     let own = std::env::temp_dir().join(format!("sandboxd-it-oci-{}", std::process::id()));
     fs::copy("/bin/true", &own).unwrap();
