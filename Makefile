@@ -4,13 +4,14 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR := $(TARGET)
 PROGRAMS := $(TARGET)/release/sandboxd $(TARGET)/release/sandboxd-launch $(TARGET)/release/sandbox-init $(TARGET)/release/sandboxctl
 
-.PHONY: help build demo test bench chaos scale lint deny format
+.PHONY: help build demo test vm bench chaos scale lint deny format
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make build    the four programs, in target/release"
 	@echo "make demo     a session from nothing: a spreadsheet grouped and drawn, by code in a sandbox (root)"
 	@echo "make test     every test (root)"
+	@echo "make vm       the tests that need systemd and every cgroup controller, in a machine of their own (root)"
 	@echo "make bench    how long things take, each beside what cannot be avoided (root)"
 	@echo "make chaos    kill service and launcher 200 times under load, then compare (root)"
 	@echo "make scale    1,000 open sessions of which 20 are resident (root)"
@@ -31,6 +32,10 @@ demo: build
 test: build
 	@tests/prepare test
 	@tests/run
+
+vm: build
+	@tests/prepare vm
+	@tests/vm/suite
 
 bench: build
 	@tests/prepare test

@@ -35,9 +35,12 @@ if [ "$remove" = remove ]; then rm -rf "$directory"; fi
 exit "$code"
 "#;
 
-/// The repository.
+/// The repository, or where `IT_REPOSITORY` says that what is needed of it is.
 #[must_use]
 pub fn repository() -> PathBuf {
+    if let Some(directory) = std::env::var_os("IT_REPOSITORY") {
+        return directory.into();
+    }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.join("../..").canonicalize().unwrap()
 }

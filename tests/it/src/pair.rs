@@ -123,7 +123,7 @@ impl Pair {
 
     fn write_launch_config(&self) {
         let run = self.state.join("run");
-        let mut lines = vec!["limits = \"best-effort\"".to_owned(), "allow_host_network_builds = true".to_owned()];
+        let mut lines = vec![format!("limits = {:?}", limits()), "allow_host_network_builds = true".to_owned()];
         let mut paths = vec![
             ("state_dir", self.state.clone()),
             ("images_dir", self.images.clone()),
@@ -201,7 +201,7 @@ impl Pair {
             .env("SANDBOXD_CATALOG", &self.catalog)
             .env("SANDBOXD_HOST", "127.0.0.1")
             .env("SANDBOXD_PORT", "0")
-            .env("SANDBOXD_LIMITS", "best-effort")
+            .env("SANDBOXD_LIMITS", limits())
             .env("SANDBOXD_PREWARM", "false")
             .env("SANDBOXD_DEFAULT_RUNTIME", "base")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
@@ -394,7 +394,16 @@ fn names(directory: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
+/// Whether limits are enforced: `IT_LIMITS`, which a machine with every controller sets, else as far as they can be.
+fn limits() -> String {
+    std::env::var("IT_LIMITS").unwrap_or_else(|_| "best-effort".into())
+}
+
+/// Where cgroups may be made: `IT_CGROUP`, else the first mount.
 fn cgroup2() -> PathBuf {
+    if let Some(directory) = std::env::var_os("IT_CGROUP") {
+        return directory.into();
+    }
     let table = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let mounts = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut found = mounts.filter(|fields| fields.get(2) == Some(&"cgroup2")).map(|fields| fields[1].to_owned());

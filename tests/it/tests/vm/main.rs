@@ -1,0 +1,5 @@
+//! The guest's part of the black-box tests: what needs a systemd host with every cgroup controller. `make vm` builds this
+//! and runs it in a machine (`tests/vm`); each test says so and does nothing elsewhere.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod host;
