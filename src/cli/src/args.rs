@@ -64,6 +64,8 @@ pub enum Command {
     Sessions(Sessions),
     /// Print the id of the session that a key means
     Key(Key),
+    /// Show what sessions use of the disk, asleep and closed ones too
+    Du,
     /// List the local images
     Images,
     /// Show everything that is in force

@@ -13,6 +13,8 @@ use crate::oci::Programs;
 
 /// Largest configuration file, in bytes.
 const MAX_FILE: u64 = 64 * 1024;
+/// Project ids that are the launcher's.
+pub const PROJECTS: u32 = 1 << 20;
 
 /// The launcher's configuration. Paths are absolute.
 #[derive(Debug, Clone, Deserialize)]
@@ -34,6 +36,9 @@ pub struct Config {
     /// First host id of the range that belongs to sandboxes.
     #[serde(default = "default_id_base")]
     pub id_base: u32,
+    /// First of the 2^20 project ids by which file systems with project quotas hold sessions to their share of the disk.
+    #[serde(default = "default_project_base")]
+    pub quota_project_base: u32,
     /// How many blocks of 65,536 ids there are from `id_base` on: the first owns what is on disk, each other one is for one sandbox.
     #[serde(default = "default_slots")]
     pub slots: u32,
@@ -55,6 +60,9 @@ pub struct Config {
     /// The programs of other OCI runtimes: a table, `oci_runtimes = { crun = "/usr/bin/crun" }`.
     #[serde(default)]
     pub oci_runtimes: Programs,
+    /// Networks of sandboxes: a table, `[network]`; absent: none has one.
+    #[serde(default)]
+    pub network: Option<crate::net::Settings>,
     /// Seconds after which a launch is undone and fails. 1 to 600.
     #[serde(default = "default_launch_timeout")]
     pub launch_timeout_seconds: u32,
@@ -84,6 +92,9 @@ pub enum LimitsPolicy {
 }
 
 fn default_id_base() -> u32 {
+    0x7000_0000
+}
+fn default_project_base() -> u32 {
     0x7000_0000
 }
 fn default_slots() -> u32 {
@@ -188,6 +199,12 @@ impl Config {
         if (u64::from(self.id_base)..end).contains(&u64::from(self.service_uid)) {
             return Err(("service_uid", "lies within the ids of the sandboxes".into()));
         }
+        if self.quota_project_base == 0 || u32::MAX - self.quota_project_base < PROJECTS {
+            return Err(("quota_project_base", format!("not within 1..={}", u32::MAX - PROJECTS)));
+        }
+        if let Some(network) = &self.network {
+            network.check(self.slots)?;
+        }
         check_range("launch_timeout_seconds", self.launch_timeout_seconds, 600)?;
         check_range("unpack_timeout_seconds", self.unpack_timeout_seconds, 86_400)?;
         check_range("bootstrap_timeout_seconds", self.bootstrap_timeout_seconds, 86_400)
@@ -245,11 +262,18 @@ mod tests {
     fn each_bad_value_is_one_line_that_names_its_key() {
         for (line, key) in [
             ("slots = 1", "slots"),
+            ("quota_project_base = 0", "quota_project_base"),
+            ("quota_project_base = 4294967295", "quota_project_base"),
             ("slots = 70000", "id_base"),
             ("launch_timeout_seconds = 0", "launch_timeout_seconds"),
             ("ca_bundle = \"ca.crt\"", "ca_bundle"),
             ("limits = \"none\"", "limits"),
             ("surprise = 1", "surprise"),
+            ("network = { pool = \"198.19.0.0/24\" }", "network.pool"),
+            ("network = { pool = \"198.19.0.1/20\" }", "198.19.0.1/20"),
+            ("network = { pool = \"198.19.0.0/20\", name = \"sandboxes\" }", "network.name"),
+            ("network = { pool = \"198.19.0.0/20\", resolver_port = 53 }", "network.resolver_port"),
+            ("network = { pool = \"198.19.0.0/20\", uplinks = [\"../x\"] }", "network.uplinks"),
             ("oci_runtimes = { crun = \"crun\" }", "oci_runtimes.crun"),
             ("oci_runtimes = { kata = \"/usr/bin/kata-runtime\" }", "kata"),
         ] {

@@ -17,7 +17,7 @@ use libcontainer::syscall::syscall::SyscallType;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 use wire::init::{CGROUP_FD, LISTENER_FD};
-use wire::launch::{Answer, OciRuntime, Phase, Plan};
+use wire::launch::{Answer, Network, OciRuntime, Phase, Plan};
 
 use crate::cgroup::{CgroupRoot, SandboxCgroup};
 use crate::config::Config;
@@ -26,7 +26,7 @@ use crate::oci::{self, Program};
 use crate::rootfs::{self, Sources};
 use crate::spec;
 use crate::store::Store;
-use crate::{executor, fail, subprocess, sys};
+use crate::{executor, fail, net, subprocess, sys};
 
 /// Measures consecutive parts of a launch.
 struct Clock {
@@ -76,7 +76,9 @@ pub fn start(launch: &Launch<'_>) -> Result<Answer> {
         Err(failure) => {
             drop(cgroup);
             // Whatever happens here, the failure of the launch is what the service has to know.
+            let slot = net::slot_of(launch.cgroups, &launch.plan.id);
             let _ = launch.cgroups.remove(&launch.plan.id);
+            let _ = net::forget(slot, launch.config.network.as_ref());
             Err(failure)
         }
     }
@@ -105,17 +107,23 @@ fn try_start(launch: &Launch<'_>, cgroup: &mut SandboxCgroup, clock: &mut Clock)
         Answer::Started { phases, .. } => clock.phases.extend(phases),
         Answer::Done
         | Answer::Sandboxes { .. }
+        | Answer::Network { .. }
+        | Answer::Refusals { .. }
         | Answer::Unpacked { .. }
+        | Answer::Usage { .. }
         | Answer::Refused { .. }
         | Answer::Failed { .. } => {
             return Err(Failure::new(format!("{what}: its report makes no sense")));
         }
     }
-    if launch.cgroups.is_running(&plan.id) {
-        Ok(())
-    } else {
-        Err(Failure::new(format!("{what}: its init ended at once")))
+    if !launch.cgroups.is_running(&plan.id) {
+        return Err(Failure::new(format!("{what}: its init ended at once")));
     }
+    if plan.network == Network::Bridge {
+        net::attach(plan, config.network.as_ref(), &cgroup.dir)?;
+        clock.mark("network");
+    }
+    Ok(())
 }
 
 /// A cgroup of the container child's own, for a runtime that insists on moving the init into an empty one (and pays

@@ -11,6 +11,8 @@
 //! | `store`, `remove` | the state directory, and deleting beneath it |
 //! | `container`, `executor`, `rootfs`, `mount`, `idmap`, `cgroup`, `spec` | a sandbox |
 //! | `oci` | crun, runc and runsc in libcontainer's place |
+//! | `quota`, `measure` | what a session may use of the disk, and what it uses |
+//! | `net` | its network, and the packet filter |
 //! | `subprocess` | work in a child that reports back |
 //! | `unpack`, `layer`, `blob` | layer blobs, in a process without privilege |
 //! | `bootstrap` | recipes of local bases |
@@ -28,9 +30,12 @@ mod executor;
 mod fail;
 mod idmap;
 mod layer;
+mod measure;
 mod mount;
+mod net;
 mod oci;
 mod plan;
+mod quota;
 mod remove;
 mod rootfs;
 mod serve;
@@ -86,13 +91,20 @@ fn run() -> Outcome<()> {
     store.discard_staged(None)?;
     store.discard_bootstraps(None)?;
     cgroups.sweep()?;
+    if let Err(failure) = net::sweep(config.network.as_ref(), &cgroups) {
+        // Sessions without a network need none of it; one with a network is told the same.
+        eprintln!("sandboxd-launch: sandboxes have no network: {}", one_line(&failure));
+    }
     let signals = sys::signal_fd(&[libc::SIGTERM, libc::SIGINT])?;
     let listener = match inherited {
         Some(listener) => listener,
         None => bind(&config)?,
     };
     report_limits(&config, &cgroups);
-    serve::Server::new(Host { config, store, cgroups }, listener, signals).run()?;
+    let quotas = quota::Quotas::look(&config, &store);
+    quotas.report();
+    let host = serve::Server::new(Host { config, store, cgroups, quotas }, listener, signals).run()?;
+    net::end(host.config.network.as_ref(), &host.cgroups)?;
     drop(reserved);
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! Ids are valid by construction ([`wire::id`]); what is checked here is everything else. A request
 //! that passes can name no directory, id range, mount or network but those that the configuration gives to the service.
 
-use wire::launch::{Kind, Limits, MAX_LAYERS, Network, Plan, Request};
+use wire::launch::{Egress, Kind, Limits, MAX_LAYERS, MAX_MEASURED, MAX_PERMITS, Network, Permit, Plan, Request};
 
 use crate::config::Config;
 use crate::error::Error;
@@ -35,7 +35,11 @@ pub fn check(request: &Request, descriptors: usize, config: &Config) -> Result<(
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
-        | Request::RemoveWorkspace { .. } => 0,
+        | Request::RemoveWorkspace { .. }
+        | Request::Usage { .. }
+        | Request::Network {}
+        | Request::Permit { .. }
+        | Request::Refusals {} => 0,
     };
     if descriptors != wanted {
         return refused("descriptors", format!("{descriptors} came with the message, {wanted} belong to it"));
@@ -43,6 +47,9 @@ pub fn check(request: &Request, descriptors: usize, config: &Config) -> Result<(
     match request {
         Request::Start { plan } => check_plan(plan, config),
         Request::Bootstrap { recipe } => check_recipe(recipe),
+        Request::Usage { ids } if ids.len() > MAX_MEASURED => {
+            refused("ids", format!("{} sessions; at most {MAX_MEASURED} at once", ids.len()))
+        }
         Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
@@ -52,7 +59,11 @@ pub fn check(request: &Request, descriptors: usize, config: &Config) -> Result<(
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
-        | Request::RemoveWorkspace { .. } => Ok(()),
+        | Request::RemoveWorkspace { .. }
+        | Request::Usage { .. }
+        | Request::Network {}
+        | Request::Refusals {} => Ok(()),
+        Request::Permit { permits, .. } => check_permits(permits),
     }
 }
 
@@ -80,14 +91,28 @@ fn check_plan(plan: &Plan, config: &Config) -> Result<(), Error> {
 }
 
 fn check_network(plan: &Plan, config: &Config) -> Result<(), Error> {
+    if plan.network != Network::Bridge && plan.egress != Egress::default() {
+        return refused("egress", "belongs to the network bridge");
+    }
     match (plan.network, plan.kind) {
         (Network::None, Kind::Session | Kind::Build) => Ok(()),
+        (Network::Bridge, Kind::Session | Kind::Build) => crate::net::check(&plan.egress, config.network.as_ref()),
         (Network::Host, Kind::Session) => refused("network", "only a build may use the host's"),
         (Network::Host, Kind::Build) if config.allow_host_network_builds => Ok(()),
         (Network::Host, Kind::Build) => {
             refused("network", "the host's is for builds, and only where allow_host_network_builds is set")
         }
     }
+}
+
+fn check_permits(permits: &[Permit]) -> Result<(), Error> {
+    if permits.is_empty() || permits.len() > MAX_PERMITS {
+        return refused("permits", format!("{} permits; 1 to {MAX_PERMITS} are possible", permits.len()));
+    }
+    if permits.iter().any(|permit| !(1..=86_400).contains(&permit.seconds)) {
+        return refused("permits.seconds", "not within 1..=86400");
+    }
+    Ok(())
 }
 
 fn check_limits(limits: &Limits) -> Result<(), Error> {
@@ -102,6 +127,12 @@ fn check_limits(limits: &Limits) -> Result<(), Error> {
     }
     if limits.pids.is_some_and(|pids| !(1..=4_194_304).contains(&pids)) {
         return refused("limits.pids", "not within 1..=4194304");
+    }
+    if limits.disk_bytes.is_some_and(|bytes| !(1 << 20..=1 << 60).contains(&bytes)) {
+        return refused("limits.disk_bytes", "not within 2^20..=2^60");
+    }
+    if limits.disk_inodes.is_some_and(|inodes| !(100..=1 << 40).contains(&inodes)) {
+        return refused("limits.disk_inodes", "not within 100..=2^40");
     }
     Ok(())
 }
@@ -183,6 +214,7 @@ mod tests {
             tmpfs_bytes: Some(64 << 20),
             limits: Limits::default(),
             network: Network::None,
+            egress: Egress::default(),
             oci_runtime: OciRuntime::Builtin,
         }
     }
@@ -209,6 +241,8 @@ mod tests {
         assert_eq!(refusal(|p| p.hostname = "a".repeat(65)), "hostname");
         assert_eq!(refusal(|p| p.tmpfs_bytes = Some(0)), "tmpfs_bytes");
         assert_eq!(refusal(|p| p.limits.pids = Some(0)), "limits.pids");
+        assert_eq!(refusal(|p| p.limits.disk_bytes = Some(0)), "limits.disk_bytes");
+        assert_eq!(refusal(|p| p.limits.disk_inodes = Some(99)), "limits.disk_inodes");
         assert_eq!(refusal(|p| p.limits.cpu_weight = Some(0)), "limits.cpu_weight");
         assert_eq!(refusal(|p| p.limits.cpu_quota_us = Some(1)), "limits.cpu_quota_us");
         assert_eq!(refusal(|p| p.limits.memory_bytes = Some(1)), "limits.memory_bytes");

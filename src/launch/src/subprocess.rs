@@ -110,7 +110,10 @@ fn receive(what: &str, report: &OwnedFd) -> Result<Answer> {
         answer @ (Answer::Started { .. }
         | Answer::Done
         | Answer::Sandboxes { .. }
+        | Answer::Network { .. }
+        | Answer::Refusals { .. }
         | Answer::Unpacked { .. }
+        | Answer::Usage { .. }
         | Answer::Refused { .. }) => Ok(answer),
     }
 }

@@ -1,6 +1,8 @@
 //! Every unsafe block of the launcher: the system calls that no safe crate offers.
 #![allow(unsafe_code)] // These calls change what a process is; each block says why it is sound.
 
+pub mod project;
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 

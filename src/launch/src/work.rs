@@ -12,8 +12,9 @@ use crate::cgroup::CgroupRoot;
 use crate::config::Config;
 use crate::container::{self, Launch};
 use crate::error::{Error, Failure, Result};
+use crate::quota::Quotas;
 use crate::store::{self, Store};
-use crate::{fail, unpack};
+use crate::{fail, net, unpack};
 
 /// What every request is carried out on. Holds no state: everything is in the kernel or on disk.
 pub struct Host {
@@ -23,6 +24,8 @@ pub struct Host {
     pub store: Store,
     /// Its cgroups.
     pub cgroups: CgroupRoot,
+    /// Who holds sessions to their share of the disk.
+    pub quotas: Quotas,
 }
 
 /// What requests exclude each other by.
@@ -49,7 +52,12 @@ pub fn keys(request: &Request) -> Vec<Key> {
         Request::Unpack { layer, .. } | Request::RemoveLayer { layer } => vec![Key::Layer(layer.clone())],
         Request::Commit { build, layer } => vec![Key::Sandbox(build.clone()), Key::Layer(layer.clone())],
         Request::Bootstrap { recipe } => vec![Key::Recipe(recipe.clone())],
-        Request::List {} | Request::Runtime { .. } => Vec::new(),
+        Request::Permit { id, .. } => vec![Key::Sandbox(id.clone())],
+        Request::List {}
+        | Request::Runtime { .. }
+        | Request::Network {}
+        | Request::Refusals {}
+        | Request::Usage { .. } => Vec::new(),
     }
 }
 
@@ -62,12 +70,16 @@ pub fn describe(request: &Request) -> String {
         Request::Freeze { id } => format!("freeze sandbox {id}"),
         Request::Thaw { id } => format!("thaw sandbox {id}"),
         Request::List {} => "list sandboxes".to_owned(),
+        Request::Usage { ids } => format!("measure {} sessions", ids.len()),
         Request::Unpack { layer, .. } => format!("unpack layer {layer}"),
         Request::Commit { build, layer } => format!("commit build {build} as layer {layer}"),
         Request::Forget { id } => format!("forget session {id}"),
         Request::RemoveLayer { layer } => format!("remove layer {layer}"),
         Request::RemoveWorkspace { id } => format!("remove workspace {id}"),
         Request::Bootstrap { recipe } => format!("run recipe {recipe}"),
+        Request::Network {} => "prepare the network".to_owned(),
+        Request::Permit { id, .. } => format!("permit addresses to sandbox {id}"),
+        Request::Refusals {} => "count refused packets".to_owned(),
         Request::Runtime { oci_runtime } => format!("look for OCI runtime {}", oci_runtime.name()),
     }
 }
@@ -86,7 +98,11 @@ pub fn seconds(request: &Request, config: &Config) -> u32 {
         | Request::Runtime { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
-        | Request::RemoveWorkspace { .. } => 30,
+        | Request::RemoveWorkspace { .. }
+        | Request::Usage { .. }
+        | Request::Network {}
+        | Request::Permit { .. }
+        | Request::Refusals {} => 30,
     }
 }
 
@@ -104,8 +120,12 @@ pub fn discards(request: &Request) -> bool {
         | Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
+        | Request::Usage { .. }
         | Request::List {}
-        | Request::Runtime { .. } => false,
+        | Request::Runtime { .. }
+        | Request::Network {}
+        | Request::Permit { .. }
+        | Request::Refusals {} => false,
     }
 }
 
@@ -119,6 +139,7 @@ pub fn perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Ans
 }
 
 fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Result<Answer, Error> {
+    let network = host.config.network.as_ref();
     let mut descriptors = descriptors.into_iter();
     let mut descriptor = || descriptors.next().ok_or_else(|| Failure::new("take the descriptor of the message"));
     match request {
@@ -126,18 +147,22 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
             let listener = descriptor()?;
             check_listener(&listener)?;
             let runtime = host.config.oci_runtimes.open(plan.oci_runtime)?;
-            let Host { config, store, cgroups } = host;
+            let Host { config, store, cgroups, quotas } = host;
+            quotas.assign(config, store, plan)?;
             let launch = Launch { config, store, cgroups, plan, listener, runtime };
             return Ok(container::start(&launch)?);
         }
         Request::Stop { id } => {
+            let slot = net::slot_of(&host.cgroups, id);
             host.cgroups.remove(id)?;
+            net::forget(slot, network)?;
             fail::point("stop.stopped");
         }
         Request::Freeze { id } => host.cgroups.set_frozen(id, true)?,
         Request::Thaw { id } => host.cgroups.set_frozen(id, false)?,
         Request::List {} => return Ok(Answer::Sandboxes { sandboxes: host.cgroups.list()? }),
         Request::Runtime { oci_runtime } => drop(host.config.oci_runtimes.open(*oci_runtime)?),
+        Request::Usage { ids } => return Ok(host.quotas.usage(&host.store, ids)),
         Request::Unpack { layer, compression } => {
             let blob = descriptor()?;
             check_type(&blob, &[FileType::RegularFile])?;
@@ -153,9 +178,13 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
         }
         Request::RemoveLayer { layer } => host.store.discard(&host.store.layers, layer.as_str())?,
         Request::RemoveWorkspace { id } => {
+            host.quotas.release(&host.store, id);
             host.store.discard(&host.store.workspaces, id.as_str())?;
             fail::point("workspace.removed");
         }
+        Request::Network {} => return net::prepare(network),
+        Request::Permit { id, permits } => net::permit(id, permits, network, &host.cgroups)?,
+        Request::Refusals {} => return Ok(net::refusals(network)?),
         Request::Bootstrap { recipe } => {
             let output = descriptor()?;
             check_type(&output, &[FileType::RegularFile, FileType::Fifo, FileType::Socket])?;
@@ -169,7 +198,10 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
 pub fn undo(host: &Host, request: &Request) {
     // The request has failed already, and the same is swept at the next start.
     let _ = match request {
-        Request::Start { plan } => host.cgroups.remove(&plan.id),
+        Request::Start { plan } => {
+            let slot = net::slot_of(&host.cgroups, &plan.id);
+            host.cgroups.remove(&plan.id).and_then(|()| net::forget(slot, host.config.network.as_ref()))
+        }
         Request::Unpack { layer, .. } => host.store.discard_staged(Some(layer)),
         Request::Bootstrap { recipe } => host.store.discard_bootstraps(Some(recipe)),
         Request::Stop { .. }
@@ -180,7 +212,11 @@ pub fn undo(host: &Host, request: &Request) {
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
-        | Request::RemoveWorkspace { .. } => Ok(()),
+        | Request::RemoveWorkspace { .. }
+        | Request::Usage { .. }
+        | Request::Network {}
+        | Request::Permit { .. }
+        | Request::Refusals {} => Ok(()),
     };
 }
 

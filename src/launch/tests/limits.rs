@@ -17,6 +17,7 @@ fn limits_hold_the_commands_and_not_the_init() {
         cpu_quota_us: Some(50_000),
         cpu_weight: Some(50),
         pids: Some(99),
+        ..Limits::default()
     };
     let answer = launcher.start_sandbox(&plan);
     assert!(matches!(answer, Answer::Started { .. }), "{answer:?}");

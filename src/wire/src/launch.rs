@@ -6,6 +6,8 @@
 //! field against its own configuration before it acts: nothing here names a host path.
 //! Names of layers, sessions and recipes are resolved by the launcher beneath its own state directory.
 
+use std::net::Ipv4Addr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{LayerId, SessionId};
@@ -14,8 +16,14 @@ use crate::id::{LayerId, SessionId};
 pub const MAX_MESSAGE: usize = 128 * 1024;
 /// Most layers under one sandbox (the kernel's own limit is 500 lower layers; overlayfs).
 pub const MAX_LAYERS: usize = 128;
+/// Most rules of each list of an [`Egress`].
+pub const MAX_EGRESS_RULES: usize = 64;
+/// Most addresses of one [`Request::Permit`].
+pub const MAX_PERMITS: usize = 64;
 /// Ids in the range of one sandbox, and so in its user namespace: 0..65536 inside.
 pub const IDS_PER_SANDBOX: u32 = 65_536;
+/// Most sessions that one [`Request::Usage`] asks for.
+pub const MAX_MEASURED: usize = 100;
 
 /// What the launcher does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +92,25 @@ pub enum Request {
         /// Which.
         oci_runtime: OciRuntime,
     },
+    /// Make ready what sandboxes with a network need on this host, as far as it is missing: the packet filter.
+    /// Answer: [`Answer::Network`].
+    Network {},
+    /// Let a running sandbox on [`Network::Bridge`] reach addresses that a name was resolved to, for a while; they
+    /// are allowed after everything that is denied. Answer: [`Answer::Done`].
+    Permit {
+        /// Which.
+        id: SessionId,
+        /// What, 1 to [`MAX_PERMITS`].
+        permits: Vec<Permit>,
+    },
+    /// What sandboxes have tried to reach in vain. Answer: [`Answer::Refusals`].
+    Refusals {},
+    /// What sessions use of the disk, workspace and write layer together, whether or not they run: of at most
+    /// [`MAX_MEASURED`]. Of none: how it is found out on this host. Answer: [`Answer::Usage`].
+    Usage {
+        /// Which.
+        ids: Vec<SessionId>,
+    },
     /// Run a recipe that the operator installed and write the root file system that it makes, a tar, to the
     /// descriptor. Answer: [`Answer::Done`].
     Bootstrap {
@@ -131,6 +158,9 @@ pub struct Plan {
     pub limits: Limits,
     /// Its network.
     pub network: Network,
+    /// What it may reach there; the default without [`Network::Bridge`].
+    #[serde(default)]
+    pub egress: Egress,
     /// Which OCI runtime starts it.
     pub oci_runtime: OciRuntime,
 }
@@ -160,6 +190,35 @@ pub struct Limits {
     pub cpu_weight: Option<u64>,
     /// `pids.max`.
     pub pids: Option<u64>,
+    /// Bytes of a session's workspace and write layer together, where the file system enforces it
+    /// ([`DiskEnforcement::Project`]); where these are on two file systems, of each. Rounded down to 1024.
+    #[serde(default)]
+    pub disk_bytes: Option<u64>,
+    /// Likewise, inodes: files, directories, links.
+    #[serde(default)]
+    pub disk_inodes: Option<u64>,
+}
+
+/// Who holds sessions to their share of the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskEnforcement {
+    /// The file system, by a project quota: a write that is too much fails with `EDQUOT`.
+    Project,
+    /// Nobody here: the launcher only measures, by looking at every file.
+    Measured,
+}
+
+/// What a session uses of the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskUsage {
+    /// Bytes that are allocated: a sparse file counts what it holds, a file with several names once.
+    pub bytes: u64,
+    /// Files, directories and links, with the few that every session has.
+    pub inodes: u64,
+    /// Whether that is everything. If not, looking took too long, or was disturbed: it is more than this.
+    pub complete: bool,
 }
 
 /// Network of a sandbox. Each has a namespace of its own, except a build's.
@@ -168,8 +227,73 @@ pub struct Limits {
 pub enum Network {
     /// Loopback only.
     None,
+    /// An interface `eth0` to the internet, IPv4, as far as the [`Egress`] goes; a resolver for names.
+    Bridge,
     /// The host's; builds only.
     Host,
+}
+
+/// What a sandbox on [`Network::Bridge`] may reach. Nobody's goes to an address of the host's, to another sandbox, or over
+/// IPv6. In this order: what is in `deny` is refused, what is in `allow` is allowed, ranges that are no internet
+/// (private, shared, link-local, reserved, multicast) are refused, what was permitted ([`Request::Permit`]) is
+/// allowed, and `rest` decides.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Egress {
+    /// What neither list names.
+    pub rest: Rest,
+    /// Refused; at most [`MAX_EGRESS_RULES`].
+    pub deny: Vec<EgressRule>,
+    /// Allowed; at most [`MAX_EGRESS_RULES`]. In a range that is no internet only as far as the launcher's configuration
+    /// says (`network.may_reach`).
+    pub allow: Vec<EgressRule>,
+}
+
+/// What to do with connections that no list names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rest {
+    /// Let them go out.
+    #[default]
+    Allow,
+    /// Refuse them.
+    Deny,
+}
+
+/// Some addresses, and the ports there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressRule {
+    /// First address of the range.
+    pub address: Ipv4Addr,
+    /// Bits that are the same in all of it, 0 to 32. The others are 0 in `address`.
+    pub prefix: u8,
+    /// First and last port; absent: all, and protocols that have none.
+    pub ports: Option<(u16, u16)>,
+    /// TCP or UDP; absent: both, and without ports every protocol.
+    pub protocol: Option<Protocol>,
+}
+
+/// A protocol with ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// RFC 9293.
+    Tcp,
+    /// RFC 768.
+    Udp,
+}
+
+/// An address that a name was resolved to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Permit {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// The port, and with which protocol; absent: every one.
+    pub port: Option<(Protocol, u16)>,
+    /// For how long, 1 to 86400.
+    pub seconds: u32,
 }
 
 /// Which OCI runtime starts a sandbox.
@@ -227,12 +351,34 @@ pub enum Answer {
         /// Each.
         sandboxes: Vec<Sandbox>,
     },
+    /// Sandboxes can have a network.
+    Network {
+        /// The address of the host that they see, where they expect the resolver; that of the sandbox in slot `n` is
+        /// this one plus `n`.
+        gateway: Ipv4Addr,
+        /// Port of `gateway` that questions of sandboxes are redirected to, whomever they ask.
+        resolver_port: u16,
+        /// What on this host may get in the way, one line each.
+        warnings: Vec<String>,
+    },
+    /// Counted since each was started, in no order; none has none.
+    Refusals {
+        /// Those that have been refused something.
+        refusals: Vec<Refusals>,
+    },
     /// The layer is in the store.
     Unpacked {
         /// Bytes of regular files in it; 0 if it existed.
         bytes: u64,
         /// Entries in it; 0 if it existed.
         entries: u64,
+    },
+    /// What sessions use.
+    Usage {
+        /// How it is known.
+        enforcement: DiskEnforcement,
+        /// Of each, in the order asked; of one that has nothing, nothing.
+        usage: Vec<DiskUsage>,
     },
     /// The request is outside of what the launcher's configuration allows, or not one. Nothing was done.
     Refused {
@@ -250,6 +396,15 @@ pub enum Answer {
         /// The failure in words, with its chain.
         message: String,
     },
+}
+
+/// What one sandbox has tried to reach in vain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    /// The slot of its plan.
+    pub slot: u32,
+    /// Packets: for a TCP connection that is refused, one.
+    pub packets: u64,
 }
 
 /// A part of a launch and its duration.

@@ -2,6 +2,7 @@
 
 mod copy;
 mod doctor;
+mod du;
 mod key;
 mod list;
 mod run;
@@ -28,6 +29,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         Command::Ls(ls) => list::list(&mut client, ls, json).await.map(|()| 0),
         Command::Cp(cp) => copy::copy(&mut client, &cp, json).await,
         Command::Key(asked) => key::key(&mut client, asked, json).await.map(|()| 0),
+        Command::Du => du::du(&mut client, json).await.map(|()| 0),
         Command::Images => service::images(&mut client, json).await.map(|()| 0),
         Command::Policy => service::policy(&mut client, json).await.map(|()| 0),
         Command::Doctor => doctor::doctor(&mut client, json).await,

@@ -119,6 +119,7 @@ fn session_status(error: &SessionError) -> StatusCode {
         E::Full { .. } | E::OpenFull { .. } | E::TenantFull { .. } | E::CommandsFull(_) => {
             StatusCode::TOO_MANY_REQUESTS
         }
+        E::Disk(_) | E::StoppedForDisk(..) => StatusCode::INSUFFICIENT_STORAGE,
         E::Store(StoreError::Busy { .. }) => StatusCode::SERVICE_UNAVAILABLE,
         E::Launch(_) | E::Store(_) | E::Io { .. } if error.is_full() => StatusCode::INSUFFICIENT_STORAGE,
         E::Unsupported(_) | E::NoSlot | E::Image(_) | E::Launch(_) | E::Init(_) | E::Broken(_) => {
@@ -136,7 +137,7 @@ fn file(error: &FileError) -> (StatusCode, Detail) {
         | FileError::Exists { .. }
         | FileError::Invalid { .. } => StatusCode::BAD_REQUEST,
         FileError::NotNative { .. } | FileError::TooLarge { .. } => StatusCode::CONFLICT,
-        FileError::NoSpace { .. } => StatusCode::INSUFFICIENT_STORAGE,
+        FileError::OverQuota { .. } | FileError::NoSpace { .. } => StatusCode::INSUFFICIENT_STORAGE,
         FileError::Io { .. } => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let detail = match error.name() {

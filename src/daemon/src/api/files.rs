@@ -122,17 +122,26 @@ pub async fn write(
     let max = app.registry.policy().max_read_bytes;
     let files = session.workspace()?;
     let observed = app.observe(&headers, &session, Op::Write, &path)?;
-    let result = receive(files, &path, max, request).await;
+    let result = receive((&app, &session), files, &path, max, request).await;
     done(observed, &result);
     result.map(|()| StatusCode::NO_CONTENT)
 }
 
-/// Write what comes, as it comes.
-async fn receive(files: &Workspace, path: &str, max: u64, request: Body) -> Result<(), ApiError> {
+/// Write what comes, as it comes, as far as the disk has room for it.
+async fn receive(
+    (app, session): (&Arc<App>, &Arc<Session>),
+    files: &Workspace,
+    path: &str,
+    max: u64,
+    request: Body,
+) -> Result<(), ApiError> {
     let mut pieces = body::pieces(request);
     let mut pending: Option<PendingWrite> = None;
+    let mut total = 0;
     loop {
         let (batch, last) = gather(&mut pieces).await?;
+        total += batch.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        app.registry.admit_write(session, total, 1).await?;
         // A disk that is behind makes writers wait, and so may the flush when a file is replaced. Most bodies are
         // one batch: they change threads once.
         pending = tokio::task::block_in_place(|| -> Result<_, FileError> {
@@ -143,6 +152,7 @@ async fn receive(files: &Workspace, path: &str, max: u64, request: Body) -> Resu
             if last { pending.commit().map(|()| None) } else { Ok(Some(pending)) }
         })?;
         if pending.is_none() {
+            app.registry.deps.quotas.wrote(&session.id, total, 1);
             return Ok(());
         }
     }
@@ -177,7 +187,20 @@ async fn operate<T: Send>(
     let _activity = session.activity();
     let files = session.workspace()?;
     let observed = app.observe_for(caller, &session, op, &request.path);
-    let result = tokio::task::block_in_place(|| operation(files, &request.path)).map_err(ApiError::from);
+    let admitted = match op {
+        Op::Mkdir => app.registry.admit_write(&session, 0, 1).await,
+        Op::Run | Op::Read | Op::Write | Op::Stat | Op::Ls | Op::Realpath | Op::Remove | Op::Stop => Ok(()),
+    };
+    let result = match admitted {
+        Ok(()) => tokio::task::block_in_place(|| operation(files, &request.path)).map_err(ApiError::from),
+        Err(error) => Err(error.into()),
+    };
+    match op {
+        Op::Remove => app.registry.deps.quotas.removed(&session.id),
+        // Those that were there already are found out.
+        Op::Mkdir => app.registry.deps.quotas.wrote(&session.id, 1, 1),
+        Op::Run | Op::Read | Op::Write | Op::Stat | Op::Ls | Op::Realpath | Op::Stop => {}
+    }
     done(observed, &result);
     result
 }

@@ -30,7 +30,7 @@ type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
         ("limit" = Option<u64>, Query, description = "Most of a page, 1 to 500; 50", minimum = 1, maximum = 500),
         ("session" = Option<String>, Query, description = "Of this session"),
         ("tenant" = Option<String>, Query, description = "Of this tenant"),
-        ("op" = Option<String>, Query, description = "Of this name: run, read, write, stat, ls, realpath, mkdir or remove"),
+        ("op" = Option<String>, Query, description = "Of this name: run, read, write, stat, ls, realpath, mkdir, remove or stop"),
         ("failed" = Option<bool>, Query, description = "Those that failed; false: those that did not"),
         ("q" = Option<String>, Query, description = "Whose name or target holds this text, in any case", max_length = 200)),
     responses((status = 200, body = OperationsPage), (status = 401, body = ErrorBody), (status = 422, body = ErrorBody)))]
@@ -145,6 +145,7 @@ fn file_detail(error: &FileError) -> &'static str {
     match error {
         FileError::NotFound { .. } => "not found",
         FileError::NotNative { .. } | FileError::TooLarge { .. } => "via the sandbox",
+        FileError::OverQuota { .. } => "disk quota",
         FileError::NoSpace { .. } => "no space left",
         FileError::IsADirectory { .. }
         | FileError::NotADirectory { .. }
@@ -159,6 +160,7 @@ fn refusal(error: &SessionError) -> Cow<'static, str> {
     use SessionError as E;
     let text = match error {
         E::SandboxEnded(_) | E::FilesGone(_) | E::NoSuchSession(_) | E::Closing(_) => "sandbox gone",
+        E::Disk(error) | E::StoppedForDisk(_, error) => error.brief(),
         E::CommandsFull(_) => "too many commands",
         E::Full { .. } | E::OpenFull { .. } | E::TenantFull { .. } => "no room",
         E::RunExists(_) => "run exists",

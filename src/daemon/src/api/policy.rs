@@ -18,7 +18,7 @@ use crate::session::{Ceilings, Policy};
     (status = 200, body = ServicePolicy), (status = 401, body = ErrorBody)))]
 pub async fn get_policy(State(app): Shared, headers: HeaderMap) -> Result<Json<ServicePolicy>, ApiError> {
     app.service(&headers)?;
-    Ok(Json(policy(&app)))
+    Ok(Json(policy(&app).await))
 }
 
 /// Change ceilings and lifetimes, for the next sandbox. What a runtime is, and whether it is isolated, is not changed here.
@@ -38,10 +38,10 @@ pub async fn put_policy(
     if app.registry.update_policy(&update)? {
         tracing::info!("policy updated");
     }
-    Ok(Json(policy(&app)))
+    Ok(Json(policy(&app).await))
 }
 
-fn policy(app: &App) -> ServicePolicy {
+async fn policy(app: &App) -> ServicePolicy {
     let settings = &app.registry.deps.settings;
     let policy = app.registry.policy();
     let mut runtimes: Vec<RuntimePolicy> =
@@ -75,6 +75,10 @@ fn policy(app: &App) -> ServicePolicy {
         native_files: settings.native_files,
         native_writes: settings.native_files,
         native_realpath: settings.native_files,
+        disk_quota: text(settings.disk_quota.as_ref()),
+        disk_inodes: settings.disk_inodes,
+        disk_reserve: text(settings.disk_reserve.as_ref()),
+        disk_enforcement: app.registry.deps.quotas.enforced_by().await.to_owned(),
         unenforced_limits: app.unenforced_limits.clone(),
         host_id: app.host_id.clone(),
     }

@@ -29,7 +29,8 @@ use crate::session::{Piece, Ran, Session, SessionError};
     (status = 413, body = ErrorBody),
     (status = 422, body = ErrorBody),
     (status = 429, description = "Too many commands run, or there is no room to wake the session", body = ErrorBody),
-    (status = 502, description = "The sandbox did not start again", body = ErrorBody)))]
+    (status = 502, description = "The sandbox did not start again", body = ErrorBody),
+    (status = 507, description = "The session, or the host, has no room on the disk", body = ErrorBody)))]
 pub async fn run(
     State(app): Shared,
     headers: HeaderMap,

@@ -16,6 +16,7 @@ use wire::api::{
 };
 use wire::id::SessionId;
 use wire::key;
+use wire::launch::DiskUsage;
 
 use super::error::ApiError;
 use super::{App, Shared, body};
@@ -146,11 +147,15 @@ pub async fn list(
     }
     let (rows, total) = app.registry.workspaces(skip, limit).await?;
     let sums = app.archive.sums(rows.iter().map(|row| row.id.clone()).collect()).await?;
-    let workspaces = rows.into_iter().zip(sums).map(|(row, sum)| info(&app, row, sum)).collect();
-    Ok(Json(WorkspacesPage { workspaces, total, skip, limit }))
+    let disk = app.registry.disk_usage(&rows.iter().map(|row| row.id.clone()).collect::<Vec<_>>()).await;
+    let sum = |part: fn(&DiskUsage) -> u64| disk.iter().flatten().map(part).fold(0, u64::saturating_add);
+    let (disk_bytes, disk_inodes) = (sum(|usage| usage.bytes), sum(|usage| usage.inodes));
+    let workspaces =
+        rows.into_iter().zip(sums).zip(disk).map(|((row, sum), disk)| info(&app, row, sum, disk)).collect();
+    Ok(Json(WorkspacesPage { workspaces, total, skip, limit, disk_bytes, disk_inodes }))
 }
 
-fn info(app: &App, row: WorkspaceRow, sum: Result<Sum, ArchiveError>) -> WorkspaceInfo {
+fn info(app: &App, row: WorkspaceRow, sum: Result<Sum, ArchiveError>, disk: Option<DiskUsage>) -> WorkspaceInfo {
     let state = match app.registry.find(&row.id).map(|session| session.info(false).state) {
         Ok(SessionState::Running) => WorkspaceState::Open,
         Ok(SessionState::Hibernated) => WorkspaceState::Asleep,
@@ -174,6 +179,10 @@ fn info(app: &App, row: WorkspaceRow, sum: Result<Sum, ArchiveError>) -> Workspa
         bytes: counted.map(|sum| sum.bytes),
         truncated: counted.is_some_and(|sum| sum.truncated),
         error: sum.as_ref().err().map(ToString::to_string),
+        disk_bytes: disk.map(|usage| usage.bytes),
+        disk_inodes: disk.map(|usage| usage.inodes),
+        disk_quota_bytes: app.registry.deps.quotas.bytes,
+        disk_quota_inodes: app.registry.deps.quotas.inodes,
         created_at: row.created_at,
         last_opened: row.last_opened,
         session_id: row.id,

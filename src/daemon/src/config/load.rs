@@ -50,6 +50,13 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         cpu_shares: raw.parsed_or_off("cpu_shares", None, "a whole number, 2 to 262144", shares)?,
         pids_limit: raw.parsed_or_off("pids_limit", Some(512), POSITIVE, positive)?,
         tmpfs_size: size(raw, "tmpfs_size", "64m")?,
+        disk_quota: raw.parsed_or_off("disk_quota", Size::parse("10g").ok(), "a size, 1m or more", |t| {
+            Size::parse(t).ok().filter(|size| (1 << 20..=1 << 60).contains(&size.bytes()))
+        })?,
+        disk_inodes: raw.parsed_or_off("disk_inodes", Some(1_000_000), "a whole number, 100 or more", |t| {
+            positive(t).filter(|inodes| (100..=1 << 40).contains(inodes))
+        })?,
+        disk_reserve: size(raw, "disk_reserve", "1g")?,
         network_mode: raw.parsed("network_mode", NetworkMode::None, "none, bridge", NetworkMode::parse)?,
         oci_runtime: raw.parsed_or_off("oci_runtime", None, "builtin, crun, runc, runsc", OciRuntime::parse)?,
         work_dir: work_dir(raw)?,
@@ -252,6 +259,8 @@ mod tests {
             ("", &[("SANDBOXD_OCI_RUNTIME", "nonesuch")], "SANDBOXD_OCI_RUNTIME"),
             ("", &[("SANDBOXD_HOST_ID", "a-b")], "SANDBOXD_HOST_ID"),
             ("", &[("SANDBOXD_OPERATIONS_DAYS", "0")], "SANDBOXD_OPERATIONS_DAYS"),
+            ("", &[("SANDBOXD_DISK_QUOTA", "1k")], "SANDBOXD_DISK_QUOTA"),
+            ("", &[("SANDBOXD_DISK_INODES", "99")], "SANDBOXD_DISK_INODES"),
             ("max_sesions = 3", &[], "SANDBOXD_MAX_SESIONS"),
             ("max_sessions = 1979-05-27", &[], "max_sessions"),
             ("max_sessions = = 3", &[], "sandboxd.toml"),

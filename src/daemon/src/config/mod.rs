@@ -70,6 +70,13 @@ pub struct Settings {
     pub pids_limit: Option<u64>,
     /// Size of `/tmp`; absent: `/tmp` is on the write layer.
     pub tmpfs_size: Option<Size>,
+    /// What a session may have on the disk, workspace and write layer together; absent: no ceiling.
+    pub disk_quota: Option<Size>,
+    /// Likewise, of files, directories and links.
+    pub disk_inodes: Option<u64>,
+    /// What the host keeps of the disk: with less free nothing is opened or written; absent: nothing. Never more than
+    /// a tenth of the file system.
+    pub disk_reserve: Option<Size>,
     /// Default network.
     pub network_mode: NetworkMode,
     /// Default OCI runtime; absent: the built-in one.

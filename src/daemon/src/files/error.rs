@@ -57,8 +57,16 @@ pub enum FileError {
         /// The ceiling, in bytes.
         limit: u64,
     },
-    /// The disk or the quota is full. What was there before is as it was.
-    #[error("{op} '{path}': no space left")]
+    /// The session's share of the disk is used up. What was there before is as it was.
+    #[error("{op} '{path}': disk quota exceeded; remove something first")]
+    OverQuota {
+        /// The operation.
+        op: Op,
+        /// As the client named it, normalised.
+        path: String,
+    },
+    /// The disk is full. What was there before is as it was.
+    #[error("{op} '{path}': disk full, no space left")]
     NoSpace {
         /// The operation.
         op: Op,
@@ -171,7 +179,11 @@ impl FileError {
             Self::NotADirectory { .. } => Some("NotADirectoryError"),
             Self::Exists { .. } => Some("FileExistsError"),
             Self::Invalid { .. } => Some("ValueError"),
-            Self::NotNative { .. } | Self::TooLarge { .. } | Self::NoSpace { .. } | Self::Io { .. } => None,
+            Self::NotNative { .. }
+            | Self::TooLarge { .. }
+            | Self::OverQuota { .. }
+            | Self::NoSpace { .. }
+            | Self::Io { .. } => None,
         }
     }
 
@@ -191,7 +203,8 @@ impl FileError {
             Errno::ISDIR => Self::IsADirectory { path },
             Errno::NOTDIR => Self::NotADirectory { path },
             Errno::EXIST => Self::Exists { path },
-            Errno::NOSPC | Errno::DQUOT => Self::NoSpace { op, path },
+            Errno::NOSPC => Self::NoSpace { op, path },
+            Errno::DQUOT => Self::OverQuota { op, path },
             Errno::LOOP => Self::NotNative { path, why: Why::Link },
             // A mount point: the sandbox's view of it may differ.
             Errno::XDEV => Self::NotNative { path, why: Why::Outside },

@@ -304,7 +304,9 @@ fn file(path: &str, error: FileError) -> StoredError {
         | FileError::Exists { .. }
         | FileError::Invalid { .. } => StoredError::Outside { path },
         FileError::TooLarge { limit, .. } => StoredError::TooLarge { limit },
-        FileError::NoSpace { .. } => StoredError::Io { path, source: std::io::ErrorKind::StorageFull.into() },
+        FileError::OverQuota { .. } | FileError::NoSpace { .. } => {
+            StoredError::Io { path, source: std::io::ErrorKind::StorageFull.into() }
+        }
         FileError::Io { source, .. } => StoredError::Io { path, source },
     }
 }

@@ -438,7 +438,10 @@ mod tests {
         let mut pending = workspace.begin_write("/workspace/f", MAX).unwrap();
         let error = pending.write_all(&[b'x'; 100_000]).unwrap_err();
         assert!(matches!(error, FileError::NoSpace { op: Op::Write, .. }), "{error:?}");
-        assert_eq!((error.to_string().as_str(), error.name()), ("write '/workspace/f': no space left", None));
+        assert_eq!(
+            (error.to_string().as_str(), error.name()),
+            ("write '/workspace/f': disk full, no space left", None)
+        );
         drop(pending);
         assert_eq!(workspace.read("/workspace/f", MAX).unwrap(), b"old");
         assert_eq!(workspace.list("/workspace").unwrap().len(), 1);

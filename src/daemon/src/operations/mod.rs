@@ -72,12 +72,23 @@ pub enum Op {
     Mkdir,
     /// A file or a tree was removed.
     Remove,
+    /// The service stopped the sandbox.
+    Stop,
 }
 
 impl Op {
     /// Every operation, sorted by name.
-    pub const ALL: [Self; 8] =
-        [Self::Ls, Self::Mkdir, Self::Read, Self::Realpath, Self::Remove, Self::Run, Self::Stat, Self::Write];
+    pub const ALL: [Self; 9] = [
+        Self::Ls,
+        Self::Mkdir,
+        Self::Read,
+        Self::Realpath,
+        Self::Remove,
+        Self::Run,
+        Self::Stat,
+        Self::Stop,
+        Self::Write,
+    ];
 
     /// Its name in the contract.
     #[must_use]
@@ -91,6 +102,7 @@ impl Op {
             Self::Realpath => "realpath",
             Self::Mkdir => "mkdir",
             Self::Remove => "remove",
+            Self::Stop => "stop",
         }
     }
 

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use wire::id::{LayerId, SessionId};
-use wire::launch::{Answer, Compression, MAX_MESSAGE, OciRuntime, Phase, Plan, Request, Sandbox};
+use wire::launch::{
+    Answer, Compression, DiskEnforcement, DiskUsage, MAX_MESSAGE, OciRuntime, Phase, Plan, Request, Sandbox,
+};
 
 use super::seqpacket::Seqpacket;
 
@@ -174,6 +176,18 @@ impl Launcher {
         }
     }
 
+    /// What sessions use of the disk, in the order asked, and how that is known; at most [`wire::launch::MAX_MEASURED`].
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn usage(&self, ids: Vec<SessionId>) -> Result<(DiskEnforcement, Vec<DiskUsage>), LaunchError> {
+        let operation = format!("measure {} sessions", ids.len());
+        match self.ask(&operation, &Request::Usage { ids }, &[], PATIENCE).await? {
+            Answer::Usage { enforcement, usage } => Ok((enforcement, usage)),
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
     /// Unpack the layer in `blob`, which begins at its offset.
     ///
     /// # Errors
@@ -315,7 +329,11 @@ fn can_be_repeated(request: &Request) -> bool {
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
-        | Request::RemoveWorkspace { .. } => true,
+        | Request::RemoveWorkspace { .. }
+        | Request::Usage { .. }
+        | Request::Network {}
+        | Request::Permit { .. }
+        | Request::Refusals {} => true,
         // They come with a descriptor that may have been used.
         Request::Start { .. } | Request::Unpack { .. } | Request::Bootstrap { .. } => false,
     }
@@ -329,14 +347,18 @@ fn unexpected(operation: String, answer: &Answer) -> LaunchError {
         Answer::Failed { step, errno, message } => {
             LaunchError::Failed { operation, step: step.clone(), errno: *errno, message: message.clone() }
         }
-        Answer::Started { .. } | Answer::Done | Answer::Sandboxes { .. } | Answer::Unpacked { .. } => {
-            LaunchError::Failed {
-                operation,
-                step: "understand its answer".into(),
-                errno: None,
-                message: "it answered something else; are both programs of one version?".into(),
-            }
-        }
+        Answer::Started { .. }
+        | Answer::Done
+        | Answer::Sandboxes { .. }
+        | Answer::Network { .. }
+        | Answer::Refusals { .. }
+        | Answer::Unpacked { .. }
+        | Answer::Usage { .. } => LaunchError::Failed {
+            operation,
+            step: "understand its answer".into(),
+            errno: None,
+            message: "it answered something else; are both programs of one version?".into(),
+        },
     }
 }
 

@@ -25,10 +25,10 @@ use crate::catalog::{self, CatalogError, Catalogue, Runtime};
 use crate::config::{self, ConfigError, DEFAULT_FILE, LimitsMode, Raw, Settings};
 use crate::fail;
 use crate::image::{self, Account, Images};
-use crate::operations::{self, Log, Op, Operation, Subject};
+use crate::operations::{self, Caller, Log, Op, Operation, Subject};
 use crate::runtime::{Launcher, Slots};
 use crate::session::expiry::Sweeper;
-use crate::session::{Deps, Found, Key, Registry, SessionError, now};
+use crate::session::{Deps, DiskError, Found, Key, Quotas, Registry, Session, SessionError, Watch, now};
 use crate::store::{Store, StoreError};
 use host::Host;
 use listen::{Listener, listen};
@@ -164,11 +164,13 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     let unix = tokio::spawn(listen(Listener::Unix(unix), router, stopped));
     prewarm(&app);
     let sweeper = tokio::spawn(Sweeper::new(app.registry.clone()).run());
+    let watch = tokio::spawn(Watch::new(app.registry.clone()).run());
     let log = tokio::spawn(keep_log(&app));
     let overrides = overrides::watch(&app.registry);
     announce(address, &settings.socket);
     wait_for_end().await;
     sweeper.abort();
+    watch.abort();
     log.abort();
     overrides.abort();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
@@ -212,6 +214,8 @@ fn wire(
     let archive = Archive::new(clone_fd(&workspaces)?, &settings.work_dir, &settings.hidden_prefixes);
     let deps = Deps {
         found: record_found(operations.clone()),
+        stopped: record_stopped(operations.clone()),
+        quotas: Quotas::new(&settings, launcher.clone(), clone_fd(&workspaces)?),
         commands: Semaphore::new(settings.max_running_commands),
         settings,
         store,
@@ -261,6 +265,22 @@ fn record_found(log: Arc<Log>) -> Box<dyn Fn(Found) + Send + Sync> {
             None => (false, "sandbox gone".to_owned()),
         };
         log.record(Operation { at: now(), subject, ok, detail, duration: found.duration });
+    })
+}
+
+/// Record that a sandbox was stopped for the disk's sake.
+fn record_stopped(log: Arc<Log>) -> Box<dyn Fn(&Session, &DiskError) + Send + Sync> {
+    Box::new(move |session, error| {
+        let (id, opened, tenant) = (session.id.clone(), session.created_at, session.tenant.clone());
+        let target = error.to_string();
+        let subject = Subject { session: id, opened, tenant, caller: Caller::default(), op: Op::Stop, target };
+        log.record(Operation {
+            at: now(),
+            subject,
+            ok: false,
+            detail: error.brief().to_owned(),
+            duration: Duration::ZERO,
+        });
     })
 }
 

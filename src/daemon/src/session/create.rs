@@ -9,12 +9,13 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use tokio::sync::Semaphore;
 use wire::id::SessionId;
-use wire::launch::{Kind, Network, Plan};
+use wire::launch::{Egress, Kind, Limits, Network, Plan};
 
 use super::error::SessionError;
 use super::handle::{Live, Session};
 use super::limits::Ceilings;
 use super::policy::Policy;
+use super::quota::{DiskError, Quotas};
 use super::token::Key;
 use crate::catalog::{NetworkMode, Runtime};
 use crate::config::Settings;
@@ -43,6 +44,10 @@ pub struct Deps {
     pub key: Key,
     /// Told the ends of commands whose requests died with a predecessor of this process.
     pub found: Box<dyn Fn(super::Found) + Send + Sync>,
+    /// Told that a session was stopped, and why.
+    pub stopped: Box<dyn Fn(&Session, &DiskError) + Send + Sync>,
+    /// What sessions may use of the disk.
+    pub quotas: Quotas,
     /// Commands that may still be started.
     pub commands: Semaphore,
     /// `RUNTIME_DIR/sessions`.
@@ -81,6 +86,9 @@ impl Deps {
         let io =
             |source: io::Error| SessionError::Io { operation: "make the workspace", id: session.id.clone(), source };
         let found = make_workspace(&self.workspaces, &session.id).map_err(|e| io(e.into()))?;
+        if found == Found::Nothing {
+            self.quotas.fresh(&session.id);
+        }
         self.find_again(session)?;
         Ok(found)
     }
@@ -198,8 +206,10 @@ impl Deps {
         if !keep_layer {
             self.launcher.forget(id).await?;
         }
+        self.quotas.removed(id);
         if purge {
             self.launcher.remove_workspace(id).await?;
+            self.quotas.forget(id);
         }
         Ok(())
     }
@@ -266,8 +276,13 @@ impl Deps {
             work_dir: settings.work_dir.clone(),
             hostname: hostname(&session.id),
             tmpfs_bytes: policy.tmpfs_size.as_ref().map(crate::catalog::Size::bytes),
-            limits: Ceilings::of(&session.runtime.alias, policy).limits(),
+            limits: Limits {
+                disk_bytes: self.quotas.bytes,
+                disk_inodes: self.quotas.inodes,
+                ..Ceilings::of(&session.runtime.alias, policy).limits()
+            },
             network: Network::None,
+            egress: Egress::default(),
             oci_runtime: session.runtime.oci_runtime.or(settings.oci_runtime).unwrap_or_default(),
         })
     }

@@ -2,6 +2,7 @@
 
 use wire::id::SessionId;
 
+use super::quota::DiskError;
 use crate::image::SharedError;
 use crate::runtime::{InitError, LaunchError};
 use crate::store::StoreError;
@@ -80,6 +81,12 @@ pub enum SessionError {
     /// Its workspace is not on disk any more: there is nothing to come back to.
     #[error("The files of session {0} are gone from the disk; close it, and open another")]
     FilesGone(SessionId),
+    /// The disk has no room for that: the session's own share, or the host's.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// Its sandbox was stopped because it uses too much of the disk.
+    #[error("Session {0} was stopped, its files are kept: {1}")]
+    StoppedForDisk(SessionId, DiskError),
     /// Whoever took a command's output has gone away, and it was stopped.
     #[error("Run {0} was stopped: nobody reads its output")]
     Abandoned(wire::id::RunId),
@@ -129,7 +136,7 @@ impl SessionError {
     pub fn is_full(&self) -> bool {
         match self {
             Self::Launch(error) => error.is_full(),
-            Self::Store(StoreError::Full { .. }) => true,
+            Self::Store(StoreError::Full { .. }) | Self::Disk(_) | Self::StoppedForDisk(..) => true,
             Self::Io { source, .. } => source.raw_os_error().is_some_and(|e| [libc::ENOSPC, libc::EDQUOT].contains(&e)),
             Self::UnknownRuntime { .. }
             | Self::AttachNeedsId

@@ -10,6 +10,7 @@ use wire::api::{SessionInfo, SessionState, Tier};
 use wire::id::{SessionId, Tenant};
 
 use super::error::SessionError;
+use super::quota::DiskError;
 use super::state::{self, Effect, Event, Refused, State};
 use super::usage::Meter;
 use crate::catalog::Runtime;
@@ -58,6 +59,19 @@ pub struct Live {
     pub image: Arc<ReadyImage>,
     /// Its cgroup.
     pub meter: Meter,
+    /// Why it was stopped, if it was for the disk's sake.
+    pub stopped: OnceLock<DiskError>,
+}
+
+impl Live {
+    /// What those are told who waited for something of it, now that it has ended.
+    #[must_use]
+    pub fn end(&self, id: &SessionId) -> SessionError {
+        match self.stopped.get() {
+            Some(error) => SessionError::StoppedForDisk(id.clone(), error.clone()),
+            None => SessionError::SandboxEnded(id.clone()),
+        }
+    }
 }
 
 /// A session. What never changes is here; what changes, its driver writes.
@@ -301,7 +315,7 @@ impl Session {
 
 impl Live {
     pub(super) fn new(init: Init, slot: Slot, image: Arc<ReadyImage>, cgroup: PathBuf) -> Self {
-        Self { init, slot, image, meter: Meter::new(cgroup) }
+        Self { init, slot, image, meter: Meter::new(cgroup), stopped: OnceLock::new() }
     }
 }
 

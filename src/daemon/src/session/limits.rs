@@ -51,6 +51,7 @@ impl Ceilings {
             cpu_quota_us: self.cpus.map(quota),
             cpu_weight: self.cpu_shares.map(weight),
             pids: self.pids_limit,
+            ..Limits::default()
         }
     }
 }

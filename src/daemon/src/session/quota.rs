@@ -28,8 +28,10 @@ const RESERVE_PART: u64 = 10;
 /// A figure that says no is looked at again after so long, and after so many times as long as looking takes.
 const DOUBT: Duration = Duration::from_millis(200);
 const DOUBT_FACTOR: u32 = 20;
-/// How long a figure of a sandbox that runs is good enough to be shown.
-const SHOWN: Duration = Duration::from_secs(10);
+/// How long a figure of a sandbox that runs is good enough to be shown, at least.
+const SHOWN: Duration = Duration::from_secs(1);
+/// What a session over its quota may grow by while somebody cleans up.
+const SLACK: DiskUsage = DiskUsage { bytes: 1 << 20, inodes: 100, complete: true };
 /// What a new session has: its directories.
 const NOTHING: DiskUsage = DiskUsage { bytes: 6 * BLOCK, inodes: 6, complete: true };
 
@@ -293,6 +295,9 @@ impl Quotas {
         let mut known = self.known();
         for ((id, usage), moves) in ids.iter().zip(&usage).zip(moves) {
             let ceiling = known.get(id).and_then(|known| known.ceiling);
+            let over = self.check(usage.bytes, usage.inodes).is_err();
+            // What was cleaned up is not to be filled again.
+            let ceiling = ceiling.filter(|_| over).map(|ceiling| lesser(ceiling, with_slack(*usage)));
             // Of one that is gone nothing has to be kept.
             if usage.inodes > 0 {
                 known.insert(id.clone(), Known { usage: *usage, at: begun, cost, moves, ceiling });
@@ -303,8 +308,9 @@ impl Quotas {
 
     /// What sessions use, for people: as it was found a moment ago if it runs, as it is if not. None: not known.
     pub async fn shown(&self, ids: &[SessionId], runs: impl Fn(&SessionId) -> bool) -> Vec<Option<DiskUsage>> {
-        let good = |known: &Known, id: &SessionId| {
-            known.at.elapsed() < SHOWN || (!known.moves && !runs(id) && known.usage.complete)
+        let good = |known: &Known, id: &SessionId| match runs(id) {
+            true => known.at.elapsed() < SHOWN.max(known.cost * DOUBT_FACTOR),
+            false => !known.moves && known.usage.complete,
         };
         let counted = self.enforcement().await == DiskEnforcement::Project;
         let wanted: Vec<SessionId> = {
@@ -325,6 +331,15 @@ impl Quotas {
     pub(super) fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Up to where a session that was stopped with so much may grow.
+pub(super) fn with_slack(usage: DiskUsage) -> DiskUsage {
+    DiskUsage { bytes: usage.bytes + SLACK.bytes, inodes: usage.inodes + SLACK.inodes, complete: true }
+}
+
+fn lesser(a: DiskUsage, b: DiskUsage) -> DiskUsage {
+    DiskUsage { bytes: a.bytes.min(b.bytes), inodes: a.inodes.min(b.inodes), complete: true }
 }
 
 fn open(path: &PathBuf) -> Option<OwnedFd> {

@@ -10,7 +10,7 @@
 //!
 //! A session that has more than its quota is stopped: its sandbox ends, its files and its write layer stay, its commands
 //! are answered with the reason. The next command starts it again, so that somebody can clean up; it is
-//! stopped again only if it has grown meanwhile by more than [`SLACK`].
+//! stopped again only if it has grown meanwhile by more than a little.
 //!
 //! When less than the reserve is free, the session that has grown most since the last look is stopped, one a second,
 //! until it is enough or nobody grows any more: then it was somebody else.
@@ -24,7 +24,7 @@ use wire::id::SessionId;
 use wire::launch::DiskUsage;
 
 use super::handle::{Live, Session};
-use super::quota::{DiskError, Free, Known, Quotas};
+use super::quota::{DiskError, Free, Known, Quotas, with_slack};
 use super::registry::Registry;
 use super::state::State;
 use crate::runtime::LaunchError;
@@ -40,8 +40,6 @@ const PAUSE: u32 = 20;
 /// A loss of the disk after which everybody is looked at.
 const DROP: u64 = 64 << 20;
 const INODE_DROP: u64 = 5_000;
-/// What a session over its quota may grow by while somebody cleans up.
-const SLACK: DiskUsage = DiskUsage { bytes: 1 << 20, inodes: 100, complete: true };
 /// Sessions that are looked at at once.
 const AT_ONCE: usize = 2;
 /// Below so many times the reserve it is noted who grows.
@@ -123,12 +121,10 @@ impl Watch {
                 Some(_) | None => SOONEST,
             };
             self.looked.insert(id.clone(), Looked { at: Instant::now(), free, pause });
-            let ceiling = before.and_then(|before| before.ceiling);
-            let (verdict, ceiling) = judge(self.quotas(), usage, ceiling);
-            if let Some(known) = self.quotas().known().get_mut(id) {
-                known.ceiling = ceiling;
-            }
-            if let Some(error) = verdict {
+            if let Some(error) = judge(self.quotas(), usage, before.and_then(|before| before.ceiling)) {
+                if let Some(known) = self.quotas().known().get_mut(id) {
+                    known.ceiling = Some(with_slack(usage));
+                }
                 self.stop(&session, &live, error).await;
             }
         }
@@ -207,25 +203,11 @@ fn known(quotas: &Quotas, id: &SessionId) -> Option<Known> {
     quotas.known().get(id).copied()
 }
 
-/// Whether a session that has so much is to be stopped, and up to where it may grow from now on.
-fn judge(quotas: &Quotas, usage: DiskUsage, ceiling: Option<DiskUsage>) -> (Option<DiskError>, Option<DiskUsage>) {
-    let Err(error) = quotas.check(usage.bytes, usage.inodes) else { return (None, None) };
-    match ceiling {
-        Some(ceiling) if usage.bytes <= ceiling.bytes && usage.inodes <= ceiling.inodes => {
-            // What was cleaned up is not to be filled again.
-            let lower = DiskUsage {
-                bytes: ceiling.bytes.min(usage.bytes + SLACK.bytes),
-                inodes: ceiling.inodes.min(usage.inodes + SLACK.inodes),
-                complete: true,
-            };
-            (None, Some(lower))
-        }
-        Some(_) | None => {
-            let ceiling =
-                DiskUsage { bytes: usage.bytes + SLACK.bytes, inodes: usage.inodes + SLACK.inodes, complete: true };
-            (Some(error), Some(ceiling))
-        }
-    }
+/// Whether a session that has so much is to be stopped: it has more than its quota, and more than it was left with.
+fn judge(quotas: &Quotas, usage: DiskUsage, ceiling: Option<DiskUsage>) -> Option<DiskError> {
+    let error = quotas.check(usage.bytes, usage.inodes).err()?;
+    let left = ceiling.is_some_and(|ceiling| usage.bytes <= ceiling.bytes && usage.inodes <= ceiling.inodes);
+    (!left).then_some(error)
 }
 
 /// How much a session has grown, in bytes; an inode counts as the smallest file. One that was not known has not.

@@ -147,6 +147,7 @@ impl Registry {
             session.wake().await?;
             return Ok(session);
         }
+        self.deps.quotas.free().check()?;
         let runtime = self.runtime_for(&new).await?;
         let Admitted { driver, gives_place } = self.admit(&new, runtime)?;
         let session = driver.session.clone();
@@ -155,6 +156,14 @@ impl Registry {
         told.await.map_err(|_| SessionError::Broken(session.id.clone()))??;
         fail::point("open.told");
         Ok(session)
+    }
+
+    /// Whether a client may write so many bytes, and make so many files, in a session.
+    ///
+    /// # Errors
+    /// [`SessionError::Disk`].
+    pub async fn admit_write(&self, session: &Session, bytes: u64, files: u64) -> Result<(), SessionError> {
+        Ok(self.deps.quotas.admit(&session.id, session.sandbox().is_some(), bytes, files).await?)
     }
 
     /// An open session.

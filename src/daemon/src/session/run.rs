@@ -59,7 +59,7 @@ impl Registry {
         let (mut out, mut err) = (Stream::new().map_err(io)?, Stream::new().map_err(io)?);
         let command = self.command(&live, request);
         let started = live.init.start((run, note), command, &mut out.pipe, &mut err.pipe).await;
-        let running = started.map_err(|error| start_error(session, error))?;
+        let running = started.map_err(|error| start_error(session, &live, error))?;
         fail::point("run.started");
         let guard = StopOnDrop { init: Some(live.init.clone()), run };
         let unrecorded = Unrecorded { init: live.init.clone(), run };
@@ -67,7 +67,7 @@ impl Registry {
         let collect = Collect { init: &live.init, run, running, out, err, sink };
         let answer = collect.until(deadline).await;
         let response = answer.map_err(|failed| match failed {
-            Failed::SandboxEnded => SessionError::SandboxEnded(session.id.clone()),
+            Failed::SandboxEnded => live.end(&session.id),
             Failed::NobodyReads => SessionError::Abandoned(run),
         })?;
         guard.finished();
@@ -101,9 +101,9 @@ impl Registry {
     }
 }
 
-fn start_error(session: &Session, error: InitError) -> SessionError {
+fn start_error(session: &Session, live: &Live, error: InitError) -> SessionError {
     match error {
-        InitError::Gone => SessionError::SandboxEnded(session.id.clone()),
+        InitError::Gone => live.end(&session.id),
         InitError::Duplicate(run) => SessionError::RunExists(run),
         InitError::TooLong(_) => SessionError::TooLong(error),
         InitError::Unready(_) | InitError::Io(_) => SessionError::Init(error),

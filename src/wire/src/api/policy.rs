@@ -91,6 +91,18 @@ wire_type! {
         pub native_writes: bool,
         /// Paths are resolved off the host.
         pub native_realpath: bool,
+        /// What a session may use of the disk, workspace and write layer together. Ours.
+        #[serde(default)]
+        pub disk_quota: Option<String>,
+        /// Likewise, files, directories and links. Ours.
+        #[serde(default)]
+        pub disk_inodes: Option<u64>,
+        /// What the host keeps of the disk. Ours.
+        #[serde(default)]
+        pub disk_reserve: Option<String>,
+        /// Who enforces the quotas: `project`, the file system; `measured`, this service, later. Ours.
+        #[serde(default)]
+        pub disk_enforcement: String,
         /// Limits that this host cannot enforce, by name; empty in production. Ours.
         #[serde(default)]
         pub unenforced_limits: Vec<String>,

@@ -160,6 +160,12 @@ wire_type! {
         pub skip: u64,
         /// Most that a page holds, 1 to [`MAX_PAGE`].
         pub limit: u64,
+        /// What those of this page use of the disk together, bytes, as far as it is known.
+        #[serde(default)]
+        pub disk_bytes: u64,
+        /// Likewise, files, directories and links.
+        #[serde(default)]
+        pub disk_inodes: u64,
     }
 }
 
@@ -189,6 +195,19 @@ wire_type! {
         pub truncated: bool,
         /// Why it cannot be read, if so.
         pub error: Option<String>,
+        /// Bytes of the disk that it uses with its write layer, everything included; null when not known. A sandbox
+        /// that runs may have changed it by now.
+        #[serde(default)]
+        pub disk_bytes: Option<u64>,
+        /// Likewise, files, directories and links.
+        #[serde(default)]
+        pub disk_inodes: Option<u64>,
+        /// Bytes that it may use; null: no quota.
+        #[serde(default)]
+        pub disk_quota_bytes: Option<u64>,
+        /// Files, directories and links that it may have; null: no quota.
+        #[serde(default)]
+        pub disk_quota_inodes: Option<u64>,
         /// When it was made.
         pub created_at: f64,
         /// When it was last opened.

@@ -16,6 +16,7 @@ mod layering;
 mod layout;
 mod oci;
 mod operations;
+mod quota;
 mod service;
 mod sessions;
 mod state;
