@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -25,6 +25,8 @@ const MAX_DEPTH: usize = 128;
 const MAX_LINK: usize = 4095;
 /// How often a path is looked up again that others disturbed.
 const MAX_TRIES: u32 = 10_000;
+/// Content is copied in such pieces, in bytes.
+const BUFFER: usize = 64 * 1024;
 /// Prefix of a name that says "not here any more", and the name that says so of everything beneath (layer.md, Whiteouts).
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -77,13 +79,16 @@ struct Tree {
     parent: Option<(Vec<u8>, OwnedFd)>,
     /// When each directory was modified: filling it modifies it again.
     directories: HashMap<Vec<u8>, u64>,
+    /// What content goes through.
+    buffer: Vec<u8>,
 }
 
 impl Tree {
     fn open(caps: Caps) -> Result<Self> {
         let root = rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .step(|| "open the layer's directory")?;
-        Ok(Self { root, caps, bytes: 0, entries: 0, parent: None, directories: HashMap::new() })
+        let buffer = vec![0; BUFFER];
+        Ok(Self { root, caps, bytes: 0, entries: 0, parent: None, directories: HashMap::new(), buffer })
     }
 
     fn add<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<()> {
@@ -166,7 +171,7 @@ impl Tree {
         let fd = rustix::fs::openat(place.parent, place.name, flags, Mode::from_raw_mode(0o600))?;
         let mut file = File::from(fd);
         let left = self.caps.bytes.saturating_sub(self.bytes);
-        let copied = io::copy(&mut entry.by_ref().take(left.saturating_add(1)), &mut file)?;
+        let copied = copy_with_holes(&mut entry.by_ref().take(left.saturating_add(1)), &mut file, &mut self.buffer)?;
         if copied > left {
             return Err(io::Error::other(format!("the layer has more than {} bytes", self.caps.bytes)));
         }
@@ -268,6 +273,41 @@ impl Place<'_> {
     fn set_mode<R: Read>(&self, entry: &Entry<'_, R>) -> io::Result<()> {
         Ok(rustix::fs::chmodat(self.parent, self.name, mode_of(entry), AtFlags::empty())?)
     }
+}
+
+/// As [`io::copy`] into a new file, but zeroes are left out where a whole buffer is of them: a sparse file of an archive may
+/// be ten gibibytes of holes in two kibibytes, and is to take no more of the disk than of the archive.
+fn copy_with_holes(from: &mut impl Read, file: &mut File, buffer: &mut [u8]) -> io::Result<u64> {
+    let mut copied = 0_u64;
+    loop {
+        let count = fill(from, buffer)?;
+        let piece = &buffer[..count];
+        let hole = piece.iter().all(|byte| *byte == 0);
+        copied += count as u64;
+        if !hole {
+            file.write_all(piece)?;
+        } else if count > 0 {
+            file.seek(SeekFrom::Start(copied))?;
+            file.set_len(copied)?;
+        }
+        if count < buffer.len() {
+            return Ok(copied);
+        }
+    }
+}
+
+/// Read until the buffer is full or there is no more.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut count = 0;
+    while count < buffer.len() {
+        match from.read(&mut buffer[count..]) {
+            Ok(0) => break,
+            Ok(more) => count += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
 }
 
 /// The parts of a path in an archive, `.` left out; none if it has a `..`, a NUL or too many.

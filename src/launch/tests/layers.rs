@@ -222,3 +222,19 @@ fn long_names_and_compressed_layers_work() {
     assert_eq!(launcher.ask(&Request::RemoveLayer { layer }, &[]), Answer::Done);
     assert_clean(&launcher);
 }
+
+#[test]
+fn zeroes_take_no_room_and_are_zeroes() {
+    let launcher = Launcher::start(SLEEP, "");
+    let mut content = vec![0; 4 << 20];
+    content[2 << 20] = b'x';
+    let ends_in_data = [vec![0; 1 << 20], b"end".to_vec()].concat();
+    let tar = Tar::new().file("holes", &content).file("end", &ends_in_data).file("small", &[0; 10]).done();
+    let (layer, answer) = launcher.unpack_tar(tar);
+    assert!(matches!(answer, Answer::Unpacked { entries: 3, .. }), "{answer:?}");
+    let at = |name: &str| launcher.state("images/layers").join(layer.as_str()).join(name);
+    for (name, expected) in [("holes", content), ("end", ends_in_data), ("small", vec![0; 10])] {
+        assert_eq!(std::fs::read(at(name)).unwrap(), expected, "{name}");
+        assert!(std::fs::metadata(at(name)).unwrap().blocks() * 512 <= 128 << 10, "{name}");
+    }
+}

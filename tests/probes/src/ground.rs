@@ -33,6 +33,8 @@ pub struct Ground {
     pub program: PathBuf,
     /// A directory of the host's that nobody in a sandbox, an image or a request may reach. It holds `marker`.
     pub outside: PathBuf,
+    /// The layer with the program.
+    pub base: Layer,
     /// The instance's image store.
     pub images: PathBuf,
     _state: StateDir,
@@ -48,7 +50,7 @@ impl Ground {
     /// # Panics
     /// If it does not start.
     #[must_use]
-    pub fn new(images: impl FnOnce(&Path) -> Vec<Image>, lazy: &[&str]) -> Self {
+    pub fn new(images: impl FnOnce(&Path, &[u8]) -> Vec<Image>, lazy: &[&str]) -> Self {
         let program = target().join(format!("{}-unknown-linux-musl/init/probe-inside", std::env::consts::ARCH));
         let bytes = fs::read(&program).unwrap_or_else(|e| panic!("{}: {e}; run tests/probes/build", program.display()));
         let home = StateDir::new();
@@ -56,13 +58,13 @@ impl Ground {
         plant(&outside);
         let registry = Registry::start().expect("a port for the registry");
         let base = Layer::gzip(&Body::of(archive::archive(&[
-            Entry::new("probe", Kind::File(bytes)).mode(0o755),
+            Entry::new("probe", Kind::File(bytes.clone())).mode(0o755),
             Entry::new("etc", Kind::Directory),
             Entry::new("etc/passwd", Kind::File(b"root:x:0:0::/:/probe\nagent:x:10001:10001::/:/probe\n".to_vec())),
         ])));
         let mut names: Vec<String> = lazy.iter().map(|name| (*name).to_owned()).collect();
         let plain = [("root".to_owned(), "0", Vec::new()), ("user".to_owned(), "10001:10001", Vec::new())];
-        for (name, user, layers) in plain.into_iter().chain(images(&outside)) {
+        for (name, user, layers) in plain.into_iter().chain(images(&outside, &bytes)) {
             registry.image(&name, user, &[std::slice::from_ref(&base), &layers].concat());
             names.push(name);
         }
@@ -81,7 +83,7 @@ impl Ground {
             .images(&store)
             .state(&state)
             .start();
-        Self { daemon, registry, program, outside, images: store, _state: state, _home: home }
+        Self { daemon, registry, program, outside, base, images: store, _state: state, _home: home }
     }
 
     /// A session of the image of this name.
@@ -103,6 +105,14 @@ impl Ground {
     pub fn here(&self, arguments: &[&str]) -> Answers {
         let output = Command::new(&self.program).args(arguments).output().expect("run the program");
         answers(&String::from_utf8_lossy(&output.stdout))
+    }
+
+    /// A directory of the host's for the controls of a class; it is entered by everybody.
+    #[must_use]
+    pub fn scratch(&self, class: &str) -> PathBuf {
+        let path = self.outside.with_file_name(format!("scratch-{class}"));
+        fs::create_dir_all(&path).expect("make a directory for controls");
+        path
     }
 
     /// What of `outside` is not as it was planted.

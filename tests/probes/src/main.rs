@@ -3,16 +3,22 @@
 //!
 //! | module | what it tries |
 //! |---|---|
+//! | [`runtime`] | the init's program, descriptors, directories, set-uid programs, devices |
+//! | [`links`] | links where something is mounted, swapped while sandboxes start |
 //! | [`kernel`] | system calls and files of the kernel, answers against `expected.tsv` |
+//! | [`images`] | layers and documents of a hostile registry |
 //!
 //! `probes [CLASS…]` tries these classes alone.
 #![allow(clippy::print_stdout, clippy::expect_used, clippy::unwrap_used)]
 
 mod archive;
 mod ground;
+mod images;
 mod kernel;
+mod links;
 mod registry;
 mod report;
+mod runtime;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -22,7 +28,8 @@ use report::Report;
 
 type Class = fn(&Ground, &mut Report);
 
-const CLASSES: [(&str, Class); 1] = [("kernel", kernel::probe)];
+const CLASSES: [(&str, Class); 4] =
+    [("runtime", runtime::probe), ("links", links::probe), ("kernel", kernel::probe), ("images", images::probe)];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -30,7 +37,10 @@ fn main() -> ExitCode {
         eprintln!("usage: probes [CLASS…]; {unknown} is none of {:?}", CLASSES.map(|(class, _)| class));
         return ExitCode::from(2);
     }
-    let ground = Ground::new(|_| Vec::new(), &[]);
+    let ground = Ground::new(
+        |outside, program| [runtime::images(program), links::images(outside), images::images(outside)].concat(),
+        &images::LAZY,
+    );
     let mut report = Report::default();
     for (name, probe) in CLASSES {
         if wanted.is_empty() || wanted.iter().any(|class| class == name) {

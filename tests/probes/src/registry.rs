@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 pub enum Body {
     /// These bytes.
     Bytes(Arc<Vec<u8>>),
-    /// These bytes, so many times, then more bytes.
-    Repeated(Arc<Vec<u8>>, u64, Arc<Vec<u8>>),
+    /// Bytes, then a piece so many times, then more bytes.
+    Repeated(Arc<Vec<u8>>, Arc<Vec<u8>>, u64, Arc<Vec<u8>>),
 }
 
 impl Body {
@@ -23,17 +23,24 @@ impl Body {
         Self::Bytes(Arc::new(bytes))
     }
 
+    /// `head`, `piece` so many `times`, `end`.
+    #[must_use]
+    pub fn joined(head: &[u8], piece: Arc<Vec<u8>>, times: u64, end: Vec<u8>) -> Self {
+        Self::Repeated(Arc::new(head.to_vec()), piece, times, Arc::new(end))
+    }
+
     fn length(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Repeated(piece, times, end) => piece.len() as u64 * times + end.len() as u64,
+            Self::Repeated(head, piece, times, end) => (head.len() + end.len()) as u64 + piece.len() as u64 * times,
         }
     }
 
     fn write(&self, mut out: impl Write) -> io::Result<()> {
         match self {
             Self::Bytes(bytes) => out.write_all(bytes),
-            Self::Repeated(piece, times, end) => {
+            Self::Repeated(head, piece, times, end) => {
+                out.write_all(head)?;
                 (0..*times).try_for_each(|_| out.write_all(piece))?;
                 out.write_all(end)
             }

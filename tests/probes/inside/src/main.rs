@@ -54,6 +54,7 @@ fn act(arguments: &[&str]) -> bool {
         ["overwrite", program] => say("overwrite", &sys::in_child(PATIENCE, || places::overwrite(program))),
         ["identity"] => say("identity", &places::identity()),
         ["devices", directory] => each(places::devices(directory)),
+        ["plant", path] => say("plant", &places::plant(path)),
         ["mounts"] => say("mounts", &places::mounts()),
         ["find", name] => say("find", &places::find(name)),
         ["connect", targets @ ..] => each(network::connect(targets)),

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use crate::{name, sys};
@@ -90,7 +90,7 @@ pub fn overwrite(program: &str) -> String {
         Ok(Some(pid)) => pid,
     };
     let mut results = Vec::new();
-    let held = OpenOptions::new().read(true).open(format!("/proc/{running}/exe")).or_else(|_| File::open(program));
+    let held = hold_running(running, program).or_else(|_| File::open(program));
     sys::wait(running);
     match held {
         Err(error) => results.push(name::io::<()>(Err(error))),
@@ -103,6 +103,17 @@ pub fn overwrite(program: &str) -> String {
     if results.iter().any(|result| result == "DONE") { "DONE".to_owned() } else { results.join(" ") }
 }
 
+/// The program of a process, once it is `program`; an error when the process has ended before that was seen.
+fn hold_running(pid: i32, program: &str) -> std::io::Result<File> {
+    loop {
+        let held = File::open(format!("/proc/{pid}/exe"))?;
+        let link = fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd()))?;
+        if link == Path::new(program) || program.starts_with("/proc/") {
+            return Ok(held);
+        }
+    }
+}
+
 /// Who this is, after whatever its file gave it.
 pub fn identity() -> String {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -111,6 +122,13 @@ pub fn identity() -> String {
         line.map(|value| value.split_whitespace().collect::<Vec<_>>().join(",")).unwrap_or_default()
     };
     format!("uid {} gid {} capabilities {}", of("Uid"), of("Gid"), of("CapEff"))
+}
+
+/// A copy of this program that whoever owns it lends to everybody: set-uid and set-gid.
+pub fn plant(path: &str) -> String {
+    let copied = fs::copy("/proc/self/exe", path);
+    let lent = copied.and_then(|_| fs::set_permissions(path, fs::Permissions::from_mode(0o6755)));
+    name::io(lent)
 }
 
 /// Each file of a directory: what it is, and whether it opens.
