@@ -230,6 +230,7 @@ mod tests {
             timed_out: false,
             output_limited: false,
             output_limit: None,
+            limit: None,
         };
         reply(200, &serde_json::to_string(&answer).unwrap())
     }

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use wire::id::RunId;
+use wire::init::Met;
 
 use crate::sys::{Errno, Result, kill, make_dir, open_beneath, read, read_at, remove_dir, write};
 
@@ -17,6 +18,8 @@ pub struct Commands {
     dir: OwnedFd,
     /// Whether children have the memory controller: then the OOM killer takes a command whole.
     memory: bool,
+    /// Its own `pids.events`, if it has the controller.
+    pids: Option<OwnedFd>,
 }
 
 impl Commands {
@@ -29,7 +32,8 @@ impl Commands {
         let mut buffer = [0; 512];
         let len = read(control.as_fd(), &mut buffer)?;
         let memory = buffer[..len].split(u8::is_ascii_whitespace).any(|name| name == b"memory");
-        Ok(Self { dir, memory })
+        let pids = open_beneath(dir.as_fd(), c"pids.events", libc::O_RDONLY).ok();
+        Ok(Self { dir, memory, pids })
     }
 
     /// Makes the cgroup of `run`; the descriptor is for being born in it.
@@ -101,6 +105,21 @@ impl Commands {
         self.open(run, "/cgroup.events", libc::O_RDONLY)
     }
 
+    /// How often a fork has failed in any command for the limit that all have together; 0 before Linux 6.11, which counts it
+    /// where the process is.
+    pub fn forks_failed(&self) -> u64 {
+        self.pids.as_ref().map_or(0, |events| count_in(events.as_fd(), b"max "))
+    }
+
+    /// Which limits `run` has met, of which [`Self::forks_failed`] was `before` when it was started.
+    pub fn met(&self, run: RunId, before: u64) -> Met {
+        let count =
+            |file, key| self.open(run, file, libc::O_RDONLY).map_or(0, |events: OwnedFd| count_in(events.as_fd(), key));
+        let memory = self.memory && count("/memory.events", b"oom_kill ") > 0;
+        let pids = self.pids.is_some() && (self.forks_failed() > before || count("/pids.events", b"max ") > 0);
+        Met { memory, pids }
+    }
+
     fn open(&self, run: RunId, file: &str, flags: i32) -> Result<OwnedFd> {
         open_beneath(self.dir.as_fd(), &path(run, file)?, flags)
     }
@@ -124,6 +143,17 @@ fn parse_populated(text: &[u8]) -> Option<bool> {
     })
 }
 
+/// The number after `key` in a file of the kernel's; 0 if it cannot be read.
+fn count_in(file: BorrowedFd<'_>, key: &[u8]) -> u64 {
+    let mut buffer = [0; 512];
+    read_at(file, &mut buffer, 0).map_or(0, |len| parse_count(&buffer[..len], key))
+}
+
+fn parse_count(text: &[u8], key: &[u8]) -> u64 {
+    let value = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key));
+    value.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(0)
+}
+
 fn path(run: RunId, file: &str) -> Result<CString> {
     CString::new(format!("{run}{file}")).map_err(|_| Errno(libc::EINVAL))
 }
@@ -138,6 +168,15 @@ mod tests {
         assert_eq!(parse_populated(b"frozen 1\npopulated 0\n"), Some(false));
         assert_eq!(parse_populated(b"frozen 1\n"), None);
         assert_eq!(parse_populated(b""), None);
+    }
+
+    #[test]
+    fn a_count_is_that_of_its_key() {
+        let text = b"low 0\noom 3\noom_kill 2\noom_group_kill 1\n";
+        assert_eq!(parse_count(text, b"oom_kill "), 2);
+        assert_eq!(parse_count(text, b"oom "), 3);
+        assert_eq!(parse_count(text, b"max "), 0);
+        assert_eq!(parse_count(b"max x\n", b"max "), 0);
     }
 
     #[test]

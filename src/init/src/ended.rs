@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use wire::id::RunId;
-use wire::init::{MAX_ENDED, Status};
+use wire::init::{MAX_ENDED, Met, Status};
 
 /// What is told of a run of which nothing is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Ended {
     pub status: Status,
     /// From its start to the end of its main process.
     pub age: Duration,
+    /// Limits that it met.
+    pub met: Met,
 }
 
 /// At most [`MAX_ENDED`] of them; the oldest give way.
@@ -48,7 +50,13 @@ mod tests {
     use super::*;
 
     fn ended(number: usize) -> Ended {
-        Ended { id: RunId::from_u128(number as u128), note: vec![], status: Status::Code(0), age: Duration::ZERO }
+        Ended {
+            id: RunId::from_u128(number as u128),
+            note: vec![],
+            status: Status::Code(0),
+            age: Duration::ZERO,
+            met: Met::default(),
+        }
     }
 
     #[test]

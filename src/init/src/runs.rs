@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use wire::id::RunId;
-use wire::init::{MAX_RUNS, Status};
+use wire::init::{MAX_RUNS, Met, Status};
 
 /// Read ends of a command's standard output and error. Kept so that nothing breaks while no `sandboxd` reads.
 #[derive(Debug)]
@@ -29,6 +29,10 @@ pub struct Run {
     pub pid: Option<i32>,
     /// How the main process ended, once reaped, and how long after its start.
     pub exited: Option<(Status, Duration)>,
+    /// Forks that had failed in this sandbox before it was started; see [`crate::cgroup::Commands::forks_failed`].
+    pub forks_failed: u64,
+    /// Limits that it met before its main process ended.
+    pub met: Met,
     /// Whether `sandboxd` has recorded its end.
     pub forgotten: bool,
     /// Whether it was refused: it is only waited for until its cgroup is gone.
@@ -53,6 +57,8 @@ impl Run {
             started: Instant::now(),
             pid: Some(pid),
             exited: None,
+            forks_failed: 0,
+            met: Met::default(),
             // Of what is not listed nobody records the end.
             forgotten: streams.is_none(),
             refused: false,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use wire::file::FileRequest;
 use wire::id::RunId;
-use wire::init::{CommandAt, FromInit, MAX_NOTE, Step, ToInit, VERSION};
+use wire::init::{CommandAt, FromInit, MAX_NOTE, Met, Step, ToInit, VERSION};
 
 use crate::cgroup::populated;
 use crate::ended::{Ended, EndedRuns};
@@ -190,8 +190,9 @@ impl Init {
         }
         let slot = self.vacancy(run)?;
         let (request, streams) = Request::check(command, fds, &self.ready.terms)?;
+        let forks_failed = self.ready.commands.forks_failed();
         let pid = self.fork(run, slot, |cgroup, outcome, terms| request.spawn(cgroup, outcome, terms))?;
-        self.runs.insert(slot, Run::started(run, note, pid, Some(streams)));
+        self.runs.insert(slot, Run { forks_failed, ..Run::started(run, note, pid, Some(streams)) });
         Ok(())
     }
 
@@ -262,7 +263,7 @@ impl Init {
 
     fn list(&mut self) {
         let listed = |run: &Run| run.streams.clone().filter(|_| !run.refused);
-        let left = self.runs.iter().filter_map(|(_, run)| Some((run, listed(run)?))).map(|(run, streams)| {
+        let left = self.runs.iter().filter_map(|(_, run)| Some((run, listed(run)?))).flat_map(|(run, streams)| {
             let listed = FromInit::Listed {
                 run: run.id,
                 note: run.note.clone(),
@@ -271,9 +272,10 @@ impl Init {
                 forgotten: run.forgotten,
                 streams: true,
             };
-            (listed, Some(streams))
+            let limited = limited(run.id, run.met).map(|message| (message, None));
+            limited.into_iter().chain([(listed, Some(streams))])
         });
-        let over = self.ended.iter().map(|ended| {
+        let over = self.ended.iter().flat_map(|ended| {
             let listed = FromInit::Listed {
                 run: ended.id,
                 note: ended.note.clone(),
@@ -282,10 +284,11 @@ impl Init {
                 forgotten: false,
                 streams: false,
             };
-            (listed, None)
+            limited(ended.id, ended.met).into_iter().chain([listed]).map(|message| (message, None))
         });
         let all: Vec<(FromInit, Option<Rc<Streams>>)> = left.chain(over).collect();
-        self.tell(&FromInit::Runs { count: all.len() as u32 }, None);
+        let count = all.iter().filter(|(message, _)| matches!(message, FromInit::Listed { .. })).count();
+        self.tell(&FromInit::Runs { count: count as u32 }, None);
         for (message, streams) in all {
             self.tell(&message, streams);
         }
@@ -319,6 +322,12 @@ impl Init {
             self.tell(&FromInit::Refused { run: id, step, errno }, None);
         } else {
             run.exited = Some((status, run.started.elapsed()));
+            if run.streams.is_some() {
+                run.met = self.ready.commands.met(id, run.forks_failed);
+            }
+            if let Some(message) = limited(id, run.met) {
+                self.tell(&message, None);
+            }
             self.tell(&FromInit::Exited { run: id, status, usage }, None);
             // On its way before the cgroup is removed.
             self.flush();
@@ -363,7 +372,7 @@ impl Init {
         };
         self.tell(&FromInit::Emptied { run: run.id }, None);
         if !run.forgotten {
-            self.ended.push(Ended { id: run.id, note: run.note, status, age });
+            self.ended.push(Ended { id: run.id, note: run.note, status, age, met: run.met });
         }
     }
 
@@ -427,6 +436,11 @@ impl Init {
             self.disconnect();
         }
     }
+}
+
+/// What is told of a run that met limits, if it did.
+fn limited(run: RunId, limits: Met) -> Option<FromInit> {
+    limits.any().then_some(FromInit::Limited { run, limits })
 }
 
 /// Whether the cgroup is gone, by this removal or another's.

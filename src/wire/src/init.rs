@@ -212,6 +212,31 @@ pub enum FromInit {
         /// Whether processes of it are left, and so its streams.
         streams: bool,
     },
+    /// A run met limits of its sandbox. Comes right before the run's `Exited`, and before its `Listed` if it has ended.
+    /// Since version 3.
+    Limited {
+        /// Which.
+        run: RunId,
+        /// Which limits.
+        limits: Met,
+    },
+}
+
+/// Limits of its sandbox that a run met before its main process ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Met {
+    /// The kernel killed it, whole, for want of memory (`oom_kill` of its `memory.events`).
+    pub memory: bool,
+    /// A fork failed while it ran, for the limit of processes: its own, or, since Linux 6.11, another run's.
+    pub pids: bool,
+}
+
+impl Met {
+    /// Whether it met any.
+    #[must_use]
+    pub fn any(self) -> bool {
+        self.memory || self.pids
+    }
 }
 
 /// Step at which a command failed to start.

@@ -85,7 +85,15 @@ mod tests {
 
     fn ran(exit_code: Option<i32>, timed_out: bool, output_limited: bool) -> RunResponse {
         let output_limit = output_limited.then_some(10 << 20);
-        RunResponse { stdout: String::new(), stderr: String::new(), exit_code, timed_out, output_limited, output_limit }
+        RunResponse {
+            stdout: String::new(),
+            stderr: String::new(),
+            exit_code,
+            timed_out,
+            output_limited,
+            output_limit,
+            limit: None,
+        }
     }
 
     #[test]

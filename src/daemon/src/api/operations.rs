@@ -109,7 +109,8 @@ pub fn ended(observed: Observed, result: &Result<RunResponse, SessionError>) {
         Ok(run) if run.output_limited => observed.finish(false, "output limit"),
         Ok(run) => {
             let code = run.exit_code.map_or_else(|| "stopped".to_owned(), |code| format!("exit {code}"));
-            observed.finish(run.exit_code == Some(0), code);
+            let detail = run.limit.as_ref().map_or(code.clone(), |limit| format!("{code}: {limit}"));
+            observed.finish(run.exit_code == Some(0), detail);
         }
         Err(error) => observed.finish(false, refusal(error)),
     }

@@ -74,6 +74,7 @@ fn end(result: Option<Result<RunResponse, SessionError>>) -> String {
                 timed_out: run.timed_out,
                 output_limited: run.output_limited,
                 output_limit: run.output_limit,
+                limit: run.limit,
             };
             event("exit", &serde_json::to_string(&exit).unwrap_or_else(|_| "{}".into()))
         }

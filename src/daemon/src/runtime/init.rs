@@ -10,8 +10,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::{oneshot, watch};
 use wire::id::RunId;
 use wire::init::{
-    Command, CommandAt, FromInit, MAX_COMMAND, MAX_ENDED, MAX_FRAME, MAX_NOTE, MAX_RUNS, Status, Step, ToInit, Usage,
-    VERSION,
+    Command, CommandAt, FromInit, MAX_COMMAND, MAX_ENDED, MAX_FRAME, MAX_NOTE, MAX_RUNS, Met, Status, Step, ToInit,
+    Usage, VERSION,
 };
 
 use super::pipes::Pipe;
@@ -49,8 +49,8 @@ pub enum InitError {
 /// How the main process of a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ran.
-    Exited(Status, Usage),
+    /// It ran: how it ended, what it used, which limits of its sandbox it met.
+    Exited(Status, Usage, Met),
     /// It could not be started: at which step, and errno(3).
     Refused(Step, i32),
 }
@@ -75,6 +75,8 @@ pub struct Found {
     pub age: Duration,
     /// How it ended, if it has.
     pub exited: Option<Status>,
+    /// Limits that it met, if it has ended.
+    pub met: Met,
     /// Whether its end was recorded.
     pub forgotten: bool,
     /// Its streams, while processes of it are left.
@@ -85,6 +87,8 @@ pub struct Found {
 
 #[derive(Debug)]
 struct Waiter {
+    /// What was said of it right before its end.
+    met: Met,
     exited: Option<oneshot::Sender<Outcome>>,
     emptied: oneshot::Sender<()>,
 }
@@ -106,6 +110,8 @@ struct Inner {
 #[derive(Debug)]
 struct List {
     left: Option<usize>,
+    /// Said of the run that is listed next, if it met limits.
+    met: Option<(RunId, Met)>,
     found: Vec<Found>,
     done: oneshot::Sender<Vec<Found>>,
 }
@@ -141,7 +147,7 @@ impl Init {
     pub async fn list(&self) -> Result<Vec<Found>, InitError> {
         let (done, list) = oneshot::channel();
         *self.0.list.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(List { left: None, found: Vec::new(), done });
+            Some(List { left: None, met: None, found: Vec::new(), done });
         let frame = postcard::to_allocvec(&ToInit::List).map_err(|_| InitError::Unready("cannot be asked"))?;
         self.0.socket.send(&frame, &[]).await?;
         match tokio::time::timeout(LIST_WITHIN, list).await {
@@ -172,7 +178,7 @@ impl Init {
         let (frame, memfd) = encode(run, note, command)?;
         let (exited, exit) = oneshot::channel();
         let (emptied, empty) = oneshot::channel();
-        self.expect(run, Waiter { exited: Some(exited), emptied })?;
+        self.expect(run, Waiter { met: Met::default(), exited: Some(exited), emptied })?;
         let sent = self.send_run(&frame, memfd.as_ref(), out, err).await;
         out.handed_over();
         err.handed_over();
@@ -270,6 +276,10 @@ async fn listen(inner: Arc<Inner>) {
         let Ok(frame) = postcard::from_bytes::<FromInit>(&buffer[..message.len]) else { break };
         match frame {
             FromInit::Runs { .. } | FromInit::Listed { .. } => inner.listed(frame, message.fds),
+            FromInit::Limited { .. } => {
+                hear(&inner.runs, frame.clone());
+                inner.listed(frame, message.fds);
+            }
             FromInit::Ready { .. } | FromInit::Refused { .. } | FromInit::Exited { .. } | FromInit::Emptied { .. } => {
                 hear(&inner.runs, frame);
             }
@@ -286,14 +296,20 @@ fn hear(runs: &Mutex<HashMap<RunId, Waiter>>, frame: FromInit) {
     let mut runs = runs.lock().unwrap_or_else(PoisonError::into_inner);
     match frame {
         FromInit::Exited { run, status, usage } => {
-            let exited = runs.get_mut(&run).and_then(|waiter| waiter.exited.take());
-            exited.map(|exited| exited.send(Outcome::Exited(status, usage)));
+            let Some(waiter) = runs.get_mut(&run) else { return };
+            let met = waiter.met;
+            waiter.exited.take().map(|exited| exited.send(Outcome::Exited(status, usage, met)));
+        }
+        FromInit::Limited { run, limits } => {
+            if let Some(waiter) = runs.get_mut(&run) {
+                waiter.met = limits;
+            }
         }
         FromInit::Emptied { run } => {
             runs.remove(&run).map(|waiter| waiter.emptied.send(()));
         }
         FromInit::Refused { run, step, errno } => {
-            if let Some(Waiter { exited: Some(exited), emptied }) = runs.remove(&run) {
+            if let Some(Waiter { exited: Some(exited), emptied, .. }) = runs.remove(&run) {
                 let _ = exited.send(Outcome::Refused(step, errno));
                 let _ = emptied.send(());
             }
@@ -315,9 +331,11 @@ impl Inner {
                 let age = Duration::from_millis(age_ms);
                 let streams = adopt(fds);
                 let running = streams.is_some().then(|| self.follow(run));
-                list.found.push(Found { run, note, age, exited, forgotten, streams, running });
+                let met = list.met.take().filter(|(of, _)| *of == run).map_or_else(Met::default, |(_, met)| met);
+                list.found.push(Found { run, note, age, exited, met, forgotten, streams, running });
                 list.left = list.left.map(|left| left.saturating_sub(1));
             }
+            FromInit::Limited { run, limits } => list.met = Some((run, limits)),
             FromInit::Ready { .. } | FromInit::Refused { .. } | FromInit::Exited { .. } | FromInit::Emptied { .. } => {}
         }
         if list.left == Some(0)
@@ -333,7 +351,7 @@ impl Inner {
         let (exited, exit) = oneshot::channel();
         let (emptied, empty) = oneshot::channel();
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.insert(run, Waiter { exited: Some(exited), emptied });
+        runs.insert(run, Waiter { met: Met::default(), exited: Some(exited), emptied });
         Running { exited: exit, emptied: empty }
     }
 }
@@ -376,13 +394,16 @@ mod tests {
         let (exited, mut exit) = oneshot::channel();
         let (emptied, _empty) = oneshot::channel();
         let (run, other) = (RunId::from_u128(1), RunId::from_u128(2));
-        runs.lock().unwrap().insert(run, Waiter { exited: Some(exited), emptied });
+        runs.lock().unwrap().insert(run, Waiter { met: Met::default(), exited: Some(exited), emptied });
         hear(&runs, FromInit::Emptied { run: other });
         hear(&runs, FromInit::Ready { version: 9 });
         assert!(exit.try_recv().is_err());
         let frame = FromInit::Exited { run, status: Status::Code(3), usage: Usage::default() };
+        let met = Met { memory: true, pids: false };
+        hear(&runs, FromInit::Limited { run: other, limits: met });
+        hear(&runs, FromInit::Limited { run, limits: met });
         hear(&runs, frame.clone());
         hear(&runs, frame);
-        assert_eq!(exit.try_recv().unwrap(), Outcome::Exited(Status::Code(3), Usage::default()));
+        assert_eq!(exit.try_recv().unwrap(), Outcome::Exited(Status::Code(3), Usage::default(), met));
     }
 }

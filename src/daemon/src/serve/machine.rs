@@ -136,7 +136,7 @@ async fn follow(init: &Init, step: &BuildStep) -> Result<StepEnd, MachineError> 
     })
     .await;
     match outcome {
-        Outcome::Exited(status, _) => Ok(StepEnd::Exited(status.exit_code())),
+        Outcome::Exited(status, ..) => Ok(StepEnd::Exited(status.exit_code())),
         Outcome::Refused(at, errno) => {
             let reason = std::io::Error::from_raw_os_error(errno);
             Err(MachineError::new(format!("start the step's program ({at:?})"), reason))

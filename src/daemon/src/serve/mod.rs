@@ -261,7 +261,10 @@ fn record_found(log: Arc<Log>) -> Box<dyn Fn(Found) + Send + Sync> {
             (found.session.id.clone(), found.session.created_at, found.session.tenant.clone());
         let subject = Subject { session, opened, tenant, caller, op: Op::Run, target };
         let (ok, detail) = match found.status {
-            Some(status) => (status.exit_code() == 0, format!("exit {}", status.exit_code())),
+            Some(status) => {
+                let limit = found.limit.map_or_else(String::new, |limit| format!(": {limit}"));
+                (status.exit_code() == 0, format!("exit {}{limit}", status.exit_code()))
+            }
             None => (false, "sandbox gone".to_owned()),
         };
         log.record(Operation { at: now(), subject, ok, detail, duration: found.duration });

@@ -15,6 +15,7 @@ use super::error::SessionError;
 use super::handle::{Live, Session};
 use super::registry::Registry;
 use super::running::drain;
+use super::usage::Meter;
 use crate::fail;
 use crate::image::ca_env;
 use crate::runtime::init::Running;
@@ -64,7 +65,7 @@ impl Registry {
         let guard = StopOnDrop { init: Some(live.init.clone()), run };
         let unrecorded = Unrecorded { init: live.init.clone(), run };
         let deadline = asked + Duration::from_secs_f64(within);
-        let collect = Collect { init: &live.init, run, running, out, err, sink };
+        let collect = Collect { live: &live, run, running, out, err, sink };
         let answer = collect.until(deadline).await;
         let response = answer.map_err(|failed| match failed {
             Failed::SandboxEnded => live.end(&session.id),
@@ -212,7 +213,7 @@ enum Stop {
 }
 
 struct Collect<'a> {
-    init: &'a Init,
+    live: &'a Live,
     run: RunId,
     running: Running,
     out: Stream,
@@ -225,8 +226,10 @@ impl Collect<'_> {
         match self.outcome(deadline).await? {
             Ok(outcome) => {
                 self.drain(deadline).await;
+                let end = End::of(outcome, &self.live.meter);
+                self.err.bytes.extend_from_slice(end.note.as_bytes());
                 self.pass_on(deadline).await?;
-                Ok(self.finished(outcome))
+                Ok(self.finished(end))
             }
             Err(stop) => {
                 self.stop().await;
@@ -306,7 +309,7 @@ impl Collect<'_> {
 
     /// End every process of the run, reading on so that none of them waits for us.
     async fn stop(&mut self) {
-        let init = self.init.clone();
+        let init = self.live.init.clone();
         init.stop(self.run, TERM_GRACE).await;
         let all = timeout(TERM_GRACE + KILL_GRACE, async {
             loop {
@@ -326,23 +329,17 @@ impl Collect<'_> {
         self.err.read(STOPPED_OUTPUT);
     }
 
-    fn finished(mut self, outcome: Outcome) -> RunResponse {
-        let (exit_code, note) = match outcome {
-            Outcome::Exited(status, _usage) => (status.exit_code(), None),
-            Outcome::Refused(step, errno) => refusal(step, errno),
-        };
-        if let Some(note) = note {
-            self.err.bytes.extend_from_slice(note.as_bytes());
-        }
+    fn finished(mut self, end: End) -> RunResponse {
         let (stdout, stderr) = (std::mem::take(&mut self.out.bytes), std::mem::take(&mut self.err.bytes));
         self.leave();
         RunResponse {
             stdout: Stream::text(stdout),
             stderr: Stream::text(stderr),
-            exit_code: Some(exit_code),
+            exit_code: Some(end.exit_code),
             timed_out: false,
             output_limited: false,
             output_limit: None,
+            limit: end.limit,
         }
     }
 
@@ -361,6 +358,7 @@ impl Collect<'_> {
             timed_out: stop == Stop::Deadline,
             output_limited: stop == Stop::Output,
             output_limit: (stop == Stop::Output).then_some(MAX_RUN_OUTPUT),
+            limit: None,
         }
     }
 
@@ -384,18 +382,44 @@ async fn closed(sink: Option<&Sink>) {
     }
 }
 
+/// How a command ended, as it is answered.
+struct End {
+    exit_code: i32,
+    /// A last line of standard error in the service's words, or nothing.
+    note: String,
+    limit: Option<String>,
+}
+
+impl End {
+    fn of(outcome: Outcome, meter: &Meter) -> Self {
+        match outcome {
+            Outcome::Exited(status, _usage, met) => {
+                let limit = meter.limit_met(status, met);
+                let verb = if met.memory { "killed" } else { "a fork failed" };
+                let note = limit.as_ref().map_or_else(String::new, |limit| format!("sandboxd: {verb}: {limit}\n"));
+                Self { exit_code: status.exit_code(), note, limit }
+            }
+            Outcome::Refused(step, errno) => {
+                let limit = (step == Step::Fork && errno == libc::EAGAIN).then(|| meter.process_limit());
+                let (exit_code, note) = refusal(step, errno, limit.as_deref());
+                Self { exit_code, note, limit }
+            }
+        }
+    }
+}
+
 /// What a shell would answer for a command that cannot be executed.
-fn refusal(step: Step, errno: i32) -> (i32, Option<String>) {
+fn refusal(step: Step, errno: i32, limit: Option<&str>) -> (i32, String) {
     let reason = io::Error::from_raw_os_error(errno);
     let code = if step == Step::Exec && errno == libc::ENOENT { 127 } else { 126 };
     let text = match step {
         Step::Exec if errno == libc::ENOENT => "sandboxd: command not found\n".to_owned(),
         Step::Exec => format!("sandboxd: cannot execute: {reason}\n"),
         Step::Chdir => format!("sandboxd: cannot enter the work directory: {reason}\n"),
-        Step::Fork => format!("sandboxd: cannot fork: {reason} (the sandbox's process limit?)\n"),
+        Step::Fork => format!("sandboxd: cannot fork: {}\n", limit.map_or_else(|| reason.to_string(), str::to_owned)),
         Step::Request | Step::Cgroup | Step::Drop => {
             format!("sandboxd: cannot start the command ({step:?}): {reason}\n")
         }
     };
-    (code, Some(text))
+    (code, text)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wire::init::Status;
+use wire::init::{Met, Status};
 
 use super::handle::Session;
 use super::registry::Registry;
@@ -20,6 +20,8 @@ pub struct Found {
     pub note: Vec<u8>,
     /// How it ended; `None` if its sandbox ended first.
     pub status: Option<Status>,
+    /// The limit of the sandbox that made it fail, in words.
+    pub limit: Option<String>,
     /// From its start to its end.
     pub duration: Duration,
 }
@@ -41,7 +43,7 @@ impl Registry {
     }
 
     async fn follow_one(&self, session: &Arc<Session>, init: &Init, listed: Listed) {
-        let Listed { run, note, age, exited, forgotten, streams, running } = listed;
+        let Listed { run, note, age, exited, met, forgotten, streams, running } = listed;
         let begun = Instant::now().checked_sub(age);
         if let Some(streams) = streams {
             // Nobody asked for this output any more; but who writes it must not wait for ever.
@@ -53,21 +55,23 @@ impl Registry {
             return;
         }
         let at_work = session.activity();
-        let status = match (exited, running) {
-            (Some(status), _) => Some(status),
+        let end = match (exited, running) {
+            (Some(status), _) => Some((status, met)),
             (None, Some(running)) => end_of(running).await,
             (None, None) => None,
         };
+        let limit = end.and_then(|(status, met)| session.live()?.meter.limit_met(status, met));
+        let status = end.map(|(status, _)| status);
         drop(at_work);
         let duration = if exited.is_some() { age } else { begun.map_or(age, |begun| begun.elapsed()) };
-        (self.deps.found)(Found { session: session.clone(), note, status, duration });
+        (self.deps.found)(Found { session: session.clone(), note, status, limit, duration });
         init.forget(run);
     }
 }
 
-async fn end_of(running: Running) -> Option<Status> {
+async fn end_of(running: Running) -> Option<(Status, Met)> {
     match running.exited.await {
-        Ok(Outcome::Exited(status, _)) => Some(status),
+        Ok(Outcome::Exited(status, _, met)) => Some((status, met)),
         Ok(Outcome::Refused(..)) | Err(_) => None,
     }
 }

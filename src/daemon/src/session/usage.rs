@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use wire::api::SessionUsage;
+use wire::init::{Met, Status};
 
 /// Reads one cgroup. Its files are the kernel's own: nothing in the sandbox can name or replace them.
 #[derive(Debug)]
@@ -35,6 +36,26 @@ impl Meter {
         }
     }
 
+    /// The limit that made a command fail, in words, if one did: as the kernel has it now.
+    #[must_use]
+    pub fn limit_met(&self, status: Status, met: Met) -> Option<String> {
+        if met.memory {
+            let limit = number(&self.cgroup.join("commands/memory.max"));
+            return Some(
+                limit.map_or_else(|| "memory of the host".into(), |bytes| format!("memory limit {}", size(bytes))),
+            );
+        }
+        // A fork that failed and was put up with is no failure.
+        (met.pids && status != Status::Code(0)).then(|| self.process_limit())
+    }
+
+    /// The limit of processes, in words.
+    #[must_use]
+    pub fn process_limit(&self) -> String {
+        let limit = number(&self.cgroup.join("commands/pids.max"));
+        limit.map_or_else(|| "process limit of the host".into(), |pids| format!("process limit {pids}"))
+    }
+
     /// CPU time per wall time since the last reading, 100 for one whole CPU.
     #[allow(clippy::cast_precision_loss)] // microseconds of CPU fit 53 bits for 285 years
     fn cpu_percent(&self) -> Option<f64> {
@@ -49,6 +70,13 @@ impl Meter {
         let stat = std::fs::read_to_string(self.cgroup.join("cpu.stat")).ok()?;
         stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()
     }
+}
+
+/// Bytes in the largest unit that they are whole in.
+fn size(bytes: u64) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let unit = units.into_iter().find(|(unit, _)| bytes > 0 && bytes % unit == 0);
+    unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{} {name}", bytes / unit))
 }
 
 fn number(file: &Path) -> Option<u64> {
@@ -67,4 +95,33 @@ fn count(cgroup: &Path, depth: u32) -> Option<u64> {
         }
     }
     Some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_named_as_the_kernel_has_it() {
+        let cgroup = tempfile::tempdir().unwrap();
+        let meter = Meter::new(cgroup.path().to_owned());
+        let met = |memory, pids| Met { memory, pids };
+        let killed = Status::Signal(9);
+        assert_eq!(meter.limit_met(killed, met(true, false)).unwrap(), "memory of the host");
+        std::fs::create_dir(cgroup.path().join("commands")).unwrap();
+        std::fs::write(cgroup.path().join("commands/memory.max"), "67108864\n").unwrap();
+        std::fs::write(cgroup.path().join("commands/pids.max"), "64\n").unwrap();
+        assert_eq!(meter.limit_met(killed, met(true, true)).unwrap(), "memory limit 64 MiB");
+        assert_eq!(meter.limit_met(Status::Code(2), met(false, true)).unwrap(), "process limit 64");
+        assert_eq!(meter.limit_met(Status::Code(0), met(false, true)), None);
+        assert_eq!(meter.limit_met(killed, met(false, false)), None);
+    }
+
+    #[test]
+    fn sizes_are_in_the_largest_whole_unit() {
+        let all = [(0, "0 bytes"), (1000, "1000 bytes"), (1 << 30, "1 GiB"), (1536 << 20, "1536 MiB"), (4096, "4 KiB")];
+        for (bytes, text) in all {
+            assert_eq!(size(bytes), text);
+        }
+    }
 }

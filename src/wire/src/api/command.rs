@@ -47,6 +47,10 @@ wire_type! {
         pub output_limited: bool,
         /// The ceiling that was passed, in bytes; null unless it was.
         pub output_limit: Option<u64>,
+        /// The limit of the sandbox that made it fail, in words (`memory limit 64 MiB`, `process limit 512`), also in a last
+        /// line of `stderr`. Absent unless one did. Ours.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub limit: Option<String>,
     }
 }
 
@@ -103,5 +107,8 @@ wire_type! {
         pub output_limited: bool,
         /// As in [`RunResponse`].
         pub output_limit: Option<u64>,
+        /// As in [`RunResponse`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub limit: Option<String>,
     }
 }
