@@ -16,16 +16,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use wire::id::SessionId;
-use wire::launch::{Limits, Sandbox};
+use wire::launch::{Limits, Plan, Sandbox};
 
 use crate::config::{Config, LimitsPolicy};
 use crate::error::{Failure, Result, Step};
+use crate::cpuset;
 use crate::store::open_beneath;
 
 /// File system type of a cgroup2 mount, statfs(2).
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
-/// Controllers that limits need.
+/// Controllers that every sandbox's limits need, and every command's cgroup has: it is killed whole, and says why.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+/// Those that only some limits need.
+const MORE_CONTROLLERS: [&str; 2] = ["cpuset", "io"];
 /// A sandbox's directory is this and its id: no file of the kernel's is called so.
 const PREFIX: &str = "sandbox-";
 /// How long killing or freezing everything in a cgroup may take.
@@ -36,6 +39,8 @@ pub struct CgroupRoot {
     path: PathBuf,
     dir: OwnedFd,
     controllers: Vec<&'static str>,
+    /// CPUs that there are.
+    cpus: Vec<u32>,
 }
 
 /// The cgroups of one sandbox that is being started.
@@ -79,8 +84,10 @@ impl CgroupRoot {
             return Err(Failure::new(format!("{}: not in a cgroup2 mount", step())));
         }
         leave_root(&dir).step(|| format!("move the launcher below {}", path.display()))?;
-        let controllers = enable_controllers(&dir);
-        Ok(Self { path, dir, controllers })
+        let mut controllers = enable_controllers(&dir, &CONTROLLERS);
+        controllers.extend(enable_controllers(&dir, &MORE_CONTROLLERS));
+        let cpus = cpuset::parse(&read(&dir, "cpuset.cpus.effective").unwrap_or_default());
+        Ok(Self { path, dir, controllers, cpus })
     }
 
     /// Controllers of [`Limits`] that work here.
@@ -187,6 +194,12 @@ impl CgroupRoot {
         open_dir(&self.dir, &format!("{PREFIX}{id}")).is_ok_and(|dir| is_populated(&dir))
     }
 
+    /// The cgroup of a sandbox, if it has one.
+    #[must_use]
+    pub fn open_sandbox(&self, id: &SessionId) -> Option<OwnedFd> {
+        open_dir(&self.dir, &format!("{PREFIX}{id}")).ok()
+    }
+
     fn ids(&self) -> Result<Vec<SessionId>> {
         let step = || format!("read cgroup {}", self.path.display());
         let names = subdirs(&self.dir).step(step)?;
@@ -199,8 +212,13 @@ impl SandboxCgroup {
     ///
     /// # Errors
     /// A limit is to be enforced and its controller is missing, or a file cannot be written.
-    pub fn split(&mut self, root: &CgroupRoot, limits: &Limits, policy: LimitsPolicy, owner: u32) -> Result<()> {
-        let enabled = enable_controllers(&self.dir);
+    pub fn split(&mut self, root: &CgroupRoot, plan: &Plan, policy: LimitsPolicy, owner: u32) -> Result<()> {
+        let limits = &plan.limits;
+        let cpus = limits.cpus.and_then(|count| cpuset::choose(&root.cpus, count, plan.slot));
+        let mut wanted = CONTROLLERS.to_vec();
+        wanted.extend(cpus.as_ref().map(|_| "cpuset"));
+        wanted.extend(limits.io_weight.map(|_| "io"));
+        let enabled = enable_controllers(&self.dir, &wanted);
         self.init = Some(make(&self.dir, "init")?);
         let commands = make(&self.dir, "commands")?;
         for (file, value) in limit_files(limits) {
@@ -211,7 +229,10 @@ impl SandboxCgroup {
                 return Err(Failure::new(format!("set {file}: this host's cgroups have no {controller} controller")));
             }
         }
-        enable_controllers(&commands);
+        if let Some(cpus) = cpus.filter(|_| enabled.contains(&"cpuset")) {
+            write(&commands, "cpuset.cpus", &cpus).step(|| format!("write {cpus} to cpuset.cpus"))?;
+        }
+        enable_controllers(&commands, &CONTROLLERS);
         let (uid, gid) = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)));
         let give = |dir: &OwnedFd, file: &str| {
             rustix::fs::chownat(dir, file, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
@@ -235,6 +256,14 @@ impl SandboxCgroup {
     }
 }
 
+/// The processes in the cgroup `name` below `dir`.
+///
+/// # Errors
+/// It cannot be read.
+pub fn processes(dir: impl AsFd, name: &str) -> Result<Vec<u32>, Errno> {
+    Ok(read(dir, &format!("{name}/cgroup.procs"))?.lines().filter_map(|pid| pid.parse().ok()).collect())
+}
+
 fn limit_files(limits: &Limits) -> Vec<(&'static str, String)> {
     [
         ("memory.max", limits.memory_bytes.map(|v| v.to_string())),
@@ -242,6 +271,7 @@ fn limit_files(limits: &Limits) -> Vec<(&'static str, String)> {
         ("cpu.max", limits.cpu_quota_us.map(|v| format!("{v} 100000"))),
         ("cpu.weight", limits.cpu_weight.map(|v| v.to_string())),
         ("pids.max", limits.pids.map(|v| v.to_string())),
+        ("io.weight", limits.io_weight.map(|v| v.to_string())),
     ]
     .into_iter()
     .filter_map(|(file, value)| Some((file, value?)))
@@ -253,15 +283,17 @@ fn make(dir: &OwnedFd, name: &str) -> Result<OwnedFd> {
     open_dir(dir, name).step(|| format!("open cgroup {name}"))
 }
 
-/// Enable what there is of [`CONTROLLERS`] for the children of `dir`; which are enabled now.
-fn enable_controllers(dir: &OwnedFd) -> Vec<&'static str> {
+/// Enable what there is of `wanted` for the children of `dir`; which are enabled now.
+fn enable_controllers(dir: &OwnedFd, wanted: &[&'static str]) -> Vec<&'static str> {
     let available = read(dir, "cgroup.controllers").unwrap_or_default();
     let has = |name: &&'static str| available.split_whitespace().any(|word| word == *name);
-    CONTROLLERS
-        .into_iter()
-        .filter(has)
-        .filter(|name| write(dir, "cgroup.subtree_control", &format!("+{name}")).is_ok())
-        .collect()
+    let names: Vec<&'static str> = wanted.iter().copied().filter(has).collect();
+    let enable = |names: &[&str]| write(dir, "cgroup.subtree_control", &format!("+{}", names.join(" +")));
+    // All at once is cheaper; one that is refused refuses all.
+    if !names.is_empty() && enable(&names).is_ok() {
+        return names;
+    }
+    names.into_iter().filter(|name| enable(&[name]).is_ok()).collect()
 }
 
 fn make_dirs(path: &std::path::Path) -> Result<(), Errno> {

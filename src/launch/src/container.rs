@@ -90,7 +90,7 @@ fn try_start(launch: &Launch<'_>, cgroup: &mut SandboxCgroup, clock: &mut Clock)
     clock.mark("cgroup");
     let (cgroup_ns, mappings) = rootfs::namespaces(plan, config, &cgroup.dir)?;
     clock.mark("mappings");
-    cgroup.split(launch.cgroups, &plan.limits, config.limits, first_id)?;
+    cgroup.split(launch.cgroups, plan, config.limits, first_id)?;
     clock.mark("limits");
     let program = launch.runtime.as_ref().map(Program::clone_of).transpose()?;
     let sources = Sources::open(plan, config, launch.store, &mappings, &cgroup.dir)?.with_program(program);

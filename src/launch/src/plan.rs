@@ -128,6 +128,15 @@ fn check_limits(limits: &Limits) -> Result<(), Error> {
     if limits.pids.is_some_and(|pids| !(1..=4_194_304).contains(&pids)) {
         return refused("limits.pids", "not within 1..=4194304");
     }
+    if limits.cpus.is_some_and(|cpus| !(1..=4096).contains(&cpus)) {
+        return refused("limits.cpus", "not within 1..=4096");
+    }
+    if limits.io_weight.is_some_and(|weight| !(1..=10_000).contains(&weight)) {
+        return refused("limits.io_weight", "not within 1..=10000");
+    }
+    if limits.files.is_some_and(|files| !(64..=1_048_576).contains(&files)) {
+        return refused("limits.files", "not within 64..=1048576");
+    }
     if limits.disk_bytes.is_some_and(|bytes| !(1 << 20..=1 << 60).contains(&bytes)) {
         return refused("limits.disk_bytes", "not within 2^20..=2^60");
     }
@@ -241,6 +250,9 @@ mod tests {
         assert_eq!(refusal(|p| p.hostname = "a".repeat(65)), "hostname");
         assert_eq!(refusal(|p| p.tmpfs_bytes = Some(0)), "tmpfs_bytes");
         assert_eq!(refusal(|p| p.limits.pids = Some(0)), "limits.pids");
+        assert_eq!(refusal(|p| p.limits.cpus = Some(0)), "limits.cpus");
+        assert_eq!(refusal(|p| p.limits.io_weight = Some(10_001)), "limits.io_weight");
+        assert_eq!(refusal(|p| p.limits.files = Some(3)), "limits.files");
         assert_eq!(refusal(|p| p.limits.disk_bytes = Some(0)), "limits.disk_bytes");
         assert_eq!(refusal(|p| p.limits.disk_inodes = Some(99)), "limits.disk_inodes");
         assert_eq!(refusal(|p| p.limits.cpu_weight = Some(0)), "limits.cpu_weight");

@@ -13,7 +13,7 @@
 //!   oci-runtime lib/ usr/lib/ …                    another OCI runtime and the host's libraries, read-only (`oci`)
 //! ```
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode};
@@ -174,7 +174,7 @@ pub fn enter(sources: &Sources, plan: &Plan, config: &Config) -> Result<()> {
     if plan.oci_runtime == OciRuntime::Builtin {
         hide_cgroup_procs()?;
     }
-    attach_inside(sources, plan, config.first_id(plan.slot))
+    attach_inside(sources, plan, config)
 }
 
 /// libcontainer writes the process into its cgroup, where it was born: a no-op that costs 11 ms. Let it write elsewhere.
@@ -219,8 +219,23 @@ fn raise_capabilities() -> Result<(), rustix::io::Errno> {
     rustix::thread::set_capabilities(None, CapabilitySets { effective: sets.permitted, ..sets })
 }
 
-fn attach_inside(sources: &Sources, plan: &Plan, owner: u32) -> Result<()> {
+/// The sandbox's `/etc/resolv.conf`: a file of the private root's tmpfs.
+fn attach_resolver(root: BorrowedFd<'_>, plan: &Plan, config: &Config, owner: u32) -> Result<()> {
+    let at = NETWORK_FILES[0];
+    let text = config.network.as_ref().map(crate::net::Settings::resolv_conf).unwrap_or_default();
+    std::fs::write("/resolv.conf", text).step(|| "write /resolv.conf in the private root")?;
+    mount::remove_link(root, at, owner)?;
+    let place = mount::point(root, at, Point::File, owner)?;
+    let file = mount::clone_of_path(Path::new("/resolv.conf"), READ_ONLY)?;
+    mount::attach(&file, place).step(|| format!("mount {at} in {}", plan.id))
+}
+
+fn attach_inside(sources: &Sources, plan: &Plan, config: &Config) -> Result<()> {
+    let owner = config.first_id(plan.slot);
     let root = mount::open_own("/rootfs")?;
+    if plan.network == Network::Bridge {
+        attach_resolver(root.as_fd(), plan, config, owner)?;
+    }
     for attachment in &sources.inside {
         if NETWORK_FILES.contains(&attachment.at.as_str()) {
             // Images of systems with a resolver of their own have a link here, to a file that does not exist yet.

@@ -102,12 +102,12 @@ impl Server {
     ///
     /// # Errors
     /// poll(2) fails, which it does not.
-    pub fn run(mut self) -> Result<(), Errno> {
+    pub fn run(mut self) -> Result<Host, Errno> {
         loop {
             self.start_queued();
             self.start_janitor();
             if self.stopping && self.queue.is_empty() && self.jobs.iter().all(|job| matches!(job.task, Task::Janitor)) {
-                return Ok(());
+                return Ok(self.host);
             }
             self.wait()?;
             self.expire();

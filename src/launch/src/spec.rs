@@ -11,9 +11,9 @@ use oci_spec::runtime::{
 };
 use rustix::process::{Resource, getrlimit};
 use wire::init::INIT_PATH;
-use wire::launch::{IDS_PER_SANDBOX, Kind, Network, OciRuntime, Plan};
+use wire::launch::{IDS_PER_SANDBOX, Kind, Limits, Network, OciRuntime, Plan};
 
-/// Open files of a command, unless the host allows fewer.
+/// Open files of a command, unless its plan says otherwise or the host allows fewer.
 const MAX_FILES: u64 = 65_536;
 
 /// What PID 1 needs: to become any user of the sandbox, to end any process of it, to write its cgroup's files as another
@@ -94,7 +94,7 @@ fn id_mapping(first_id: u32) -> Result<LinuxIdMapping, OciSpecError> {
 
 fn namespaces(plan: &Plan) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     let network = match plan.network {
-        Network::None => Some(LinuxNamespaceType::Network),
+        Network::None | Network::Bridge => Some(LinuxNamespaceType::Network),
         Network::Host => None,
     };
     [
@@ -130,13 +130,14 @@ fn process(plan: &Plan) -> Result<Process, OciSpecError> {
         .env(vec!["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()])
         .cwd("/")
         .capabilities(capabilities)
-        .rlimits(rlimits()?)
+        .rlimits(rlimits(&plan.limits)?)
         .no_new_privileges(false)
         .build()
 }
 
-fn rlimits() -> Result<Vec<PosixRlimit>, OciSpecError> {
-    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(MAX_FILES).min(MAX_FILES);
+fn rlimits(limits: &Limits) -> Result<Vec<PosixRlimit>, OciSpecError> {
+    let wanted = limits.files.unwrap_or(MAX_FILES);
+    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(wanted).min(wanted);
     [(PosixRlimitType::RlimitNofile, files), (PosixRlimitType::RlimitCore, 0)]
         .into_iter()
         .map(|(typ, limit)| PosixRlimitBuilder::default().typ(typ).soft(limit).hard(limit).build())
@@ -147,7 +148,7 @@ fn rlimits() -> Result<Vec<PosixRlimit>, OciSpecError> {
 fn mounts(plan: &Plan) -> Result<Vec<Mount>, OciSpecError> {
     // In a user namespace only the owner of the network namespace may mount sysfs.
     let sys = match plan.network {
-        Network::None => ("sysfs", "/sys", "sysfs", "nosuid,noexec,nodev,ro"),
+        Network::None | Network::Bridge => ("sysfs", "/sys", "sysfs", "nosuid,noexec,nodev,ro"),
         Network::Host => ("tmpfs", "/sys", "tmpfs", "nosuid,noexec,nodev,ro,size=4k"),
     };
     [

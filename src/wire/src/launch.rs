@@ -20,6 +20,24 @@ pub const MAX_LAYERS: usize = 128;
 pub const MAX_EGRESS_RULES: usize = 64;
 /// Most addresses of one [`Request::Permit`].
 pub const MAX_PERMITS: usize = 64;
+/// Ranges that are no internet, first address and length of the prefix: RFC 6890, multicast, and what was reserved.
+pub const NO_INTERNET: [(Ipv4Addr, u8); 15] = [
+    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::new(192, 88, 99, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(198, 51, 100, 0), 24),
+    (Ipv4Addr::new(203, 0, 113, 0), 24),
+    (Ipv4Addr::new(224, 0, 0, 0), 4),
+    (Ipv4Addr::new(240, 0, 0, 0), 4),
+];
 /// Ids in the range of one sandbox, and so in its user namespace: 0..65536 inside.
 pub const IDS_PER_SANDBOX: u32 = 65_536;
 /// Most sessions that one [`Request::Usage`] asks for.
@@ -190,6 +208,16 @@ pub struct Limits {
     pub cpu_weight: Option<u64>,
     /// `pids.max`.
     pub pids: Option<u64>,
+    /// CPUs that it runs on and sees, 1..=4096 (`cpuset.cpus`); which, the launcher chooses. Where the kernel has no such
+    /// controller it sees all: what is enforced is `cpu_quota_us`.
+    #[serde(default)]
+    pub cpus: Option<u32>,
+    /// `io.weight`, 1..=10000.
+    #[serde(default)]
+    pub io_weight: Option<u64>,
+    /// Descriptors of one process (`RLIMIT_NOFILE`), 64..=1048576; absent: 65536. Never more than the launcher's own.
+    #[serde(default)]
+    pub files: Option<u64>,
     /// Bytes of a session's workspace and write layer together, where the file system enforces it
     /// ([`DiskEnforcement::Project`]); where these are on two file systems, of each. Rounded down to 1024.
     #[serde(default)]

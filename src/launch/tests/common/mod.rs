@@ -283,6 +283,7 @@ pub fn plan(id: &str, slot: u32, layers: &[LayerId]) -> Plan {
         tmpfs_bytes: Some(64 << 20),
         limits: Limits::default(),
         network: Network::None,
+        egress: wire::launch::Egress::default(),
         oci_runtime: OciRuntime::Builtin,
     }
 }
