@@ -19,8 +19,8 @@ use wire::id::SessionId;
 use wire::launch::{Limits, Plan, Sandbox};
 
 use crate::config::{Config, LimitsPolicy};
-use crate::error::{Failure, Result, Step};
 use crate::cpuset;
+use crate::error::{Failure, Result, Step};
 use crate::store::open_beneath;
 
 /// File system type of a cgroup2 mount, statfs(2).
@@ -224,7 +224,11 @@ impl SandboxCgroup {
         for (file, value) in limit_files(limits) {
             let controller = file.split('.').next().unwrap_or(file);
             if enabled.contains(&controller) && root.controllers().contains(&controller) {
-                write(&commands, file, &value).step(|| format!("write {value} to {file}"))?;
+                match write(&commands, file, &value) {
+                    // Some files need more of the kernel than their controller: `io.weight`, a cost model or a scheduler.
+                    Err(Errno::NOENT) if policy == LimitsPolicy::BestEffort => {}
+                    written => written.step(|| format!("write {value} to {file}"))?,
+                }
             } else if policy == LimitsPolicy::Enforce {
                 return Err(Failure::new(format!("set {file}: this host's cgroups have no {controller} controller")));
             }

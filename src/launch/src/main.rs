@@ -25,6 +25,7 @@ mod cgroup;
 mod config;
 mod connection;
 mod container;
+mod cpuset;
 mod error;
 mod executor;
 mod fail;
@@ -165,6 +166,11 @@ fn report_limits(config: &Config, cgroups: &cgroup::CgroupRoot) {
             config::LimitsPolicy::BestEffort => "limits = \"best-effort\": they are NOT ENFORCED",
         };
         eprintln!("sandboxd-launch: no cgroup controller for {} here; {then}", missing.join(", "));
+    }
+    if !cgroups.controllers().contains(&"cpuset") {
+        eprintln!(
+            "sandboxd-launch: no cgroup controller for cpuset here; sandboxes see every CPU, whatever they may use"
+        );
     }
 }
 
