@@ -94,6 +94,8 @@ fn settings(policy: &ServicePolicy) -> Vec<(&'static str, String)> {
         ("cpus", shown(policy.cpus.as_ref())),
         ("cpu_shares", shown(policy.cpu_shares.as_ref())),
         ("pids_limit", shown(policy.pids_limit.as_ref())),
+        ("io_weight", shown(policy.io_weight.as_ref())),
+        ("open_files", shown(policy.open_files.as_ref())),
         ("network_mode", policy.network_mode.clone()),
         ("oci_runtime", policy.oci_runtime.clone().unwrap_or_else(|| "built in".to_owned())),
         ("work_dir", policy.work_dir.clone()),

@@ -129,6 +129,12 @@ pub struct RuntimeLimits {
     pub cpu_shares: Option<u64>,
     /// Processes, 1 or more.
     pub pids_limit: Option<u64>,
+    /// I/O weight, 1 to 10000.
+    pub io_weight: Option<u64>,
+    /// Open files of one process, 64 to 1048576.
+    pub open_files: Option<u64>,
+    /// Size of `/tmp`.
+    pub tmpfs_size: Option<Size>,
 }
 
 /// Network of a runtime.

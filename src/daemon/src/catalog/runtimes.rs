@@ -24,7 +24,8 @@ use super::{
 
 const ORIGIN: &str = "SANDBOXD_RUNTIMES";
 const MAX_SETTING: usize = 1024 * 1024;
-const FIELDS: &str = "description, mem_limit, memswap_limit, cpus, cpu_shares, pids_limit, network_mode, oci_runtime";
+const FIELDS: &str = "description, mem_limit, memswap_limit, cpus, cpu_shares, pids_limit, io_weight, open_files, tmpfs_size, \
+    network_mode, oci_runtime";
 const EXAMPLE: &str = "alias=image[;field=value…],… such as python=python:3.12-slim,data=@workbench;mem_limit=4g";
 
 /// The runtimes that the setting names, in order; `catalogue` is where `@name` is looked up.
@@ -73,6 +74,12 @@ struct Fields {
     cpu_shares: Option<u64>,
     #[serde(default)]
     pids_limit: Option<u64>,
+    #[serde(default)]
+    io_weight: Option<u64>,
+    #[serde(default)]
+    open_files: Option<u64>,
+    #[serde(default)]
+    tmpfs_size: Option<String>,
     #[serde(default)]
     network_mode: Option<String>,
     #[serde(default)]
@@ -135,11 +142,14 @@ fn set(fields: &mut Fields, name: &str, value: &str) -> Result<(), Refused> {
         "description" => fields.description = text,
         "mem_limit" => fields.mem_limit = text,
         "memswap_limit" => fields.memswap_limit = text,
+        "tmpfs_size" => fields.tmpfs_size = text,
         "network_mode" => fields.network_mode = text,
         "oci_runtime" => fields.oci_runtime = text,
         "cpus" => fields.cpus = Some(number("cpus", value, "a number more than 0, such as 1.5")?),
         "cpu_shares" => fields.cpu_shares = Some(number("cpu_shares", value, "a whole number from 2 to 262144")?),
         "pids_limit" => fields.pids_limit = Some(number("pids_limit", value, "a whole number, 1 or more")?),
+        "io_weight" => fields.io_weight = Some(number("io_weight", value, "a whole number from 1 to 10000")?),
+        "open_files" => fields.open_files = Some(number("open_files", value, "a whole number from 64 to 1048576")?),
         _ => return Err(Refused::Whole(format!("field {name}: unknown field; allowed: {FIELDS}"))),
     }
     Ok(())
@@ -202,6 +212,11 @@ fn build(alias: &str, mut fields: Fields, catalogue: &Catalogue) -> Result<Runti
         within("cpu_shares", fields.cpu_shares, |n| (2..=262_144).contains(n), "a whole number from 2 to 262144")?;
     limits.pids_limit =
         within("pids_limit", fields.pids_limit, |n| (1..=4_194_304).contains(n), "a whole number, 1 to 4194304")?;
+    limits.io_weight =
+        within("io_weight", fields.io_weight, |n| (1..=10_000).contains(n), "a whole number from 1 to 10000")?;
+    limits.open_files =
+        within("open_files", fields.open_files, |n| (64..=1_048_576).contains(n), "a whole number from 64 to 1048576")?;
+    limits.tmpfs_size = memory("tmpfs_size", fields.tmpfs_size.as_deref())?;
     Ok(runtime)
 }
 

@@ -49,6 +49,12 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         cpus: raw.parsed_or_off("cpus", Some(2.0), "a number above 0, at most 1024", cpus)?,
         cpu_shares: raw.parsed_or_off("cpu_shares", None, "a whole number, 2 to 262144", shares)?,
         pids_limit: raw.parsed_or_off("pids_limit", Some(512), POSITIVE, positive)?,
+        io_weight: raw.parsed_or_off("io_weight", None, "a whole number, 1 to 10000", |t| {
+            positive(t).filter(|weight| *weight <= 10_000)
+        })?,
+        open_files: raw.parsed_or_off("open_files", None, "a whole number, 64 to 1048576", |t| {
+            positive(t).filter(|files| (64..=1_048_576).contains(files))
+        })?,
         tmpfs_size: size(raw, "tmpfs_size", "64m")?,
         disk_quota: raw.parsed_or_off("disk_quota", Size::parse("10g").ok(), "a size, 1m or more", |t| {
             Size::parse(t).ok().filter(|size| (1 << 20..=1 << 60).contains(&size.bytes()))

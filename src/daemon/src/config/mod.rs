@@ -68,6 +68,10 @@ pub struct Settings {
     pub cpu_shares: Option<u64>,
     /// Default ceiling of processes.
     pub pids_limit: Option<u64>,
+    /// Default I/O weight; absent: the kernel's own.
+    pub io_weight: Option<u64>,
+    /// Default ceiling of one process's open files; absent: the launcher's own.
+    pub open_files: Option<u64>,
     /// Size of `/tmp`; absent: `/tmp` is on the write layer.
     pub tmpfs_size: Option<Size>,
     /// What a session may have on the disk, workspace and write layer together; absent: no ceiling.

@@ -17,7 +17,7 @@ use super::limits::Ceilings;
 use super::policy::Policy;
 use super::quota::{DiskError, Quotas};
 use super::token::Key;
-use crate::catalog::{NetworkMode, Runtime};
+use crate::catalog::{NetworkMode, Runtime, Size};
 use crate::config::Settings;
 use crate::fail;
 use crate::files::Workspace;
@@ -267,6 +267,7 @@ impl Deps {
                 )));
             }
         }
+        let ceilings = Ceilings::of(&session.runtime.alias, policy);
         Ok(Plan {
             id: session.id.clone(),
             kind: Kind::Session,
@@ -275,12 +276,8 @@ impl Deps {
             workspace_uid: image.uid,
             work_dir: settings.work_dir.clone(),
             hostname: hostname(&session.id),
-            tmpfs_bytes: policy.tmpfs_size.as_ref().map(crate::catalog::Size::bytes),
-            limits: Limits {
-                disk_bytes: self.quotas.bytes,
-                disk_inodes: self.quotas.inodes,
-                ..Ceilings::of(&session.runtime.alias, policy).limits()
-            },
+            tmpfs_bytes: ceilings.tmpfs_size.as_ref().map(Size::bytes),
+            limits: Limits { disk_bytes: self.quotas.bytes, disk_inodes: self.quotas.inodes, ..ceilings.limits() },
             network: Network::None,
             egress: Egress::default(),
             oci_runtime: session.runtime.oci_runtime.or(settings.oci_runtime).unwrap_or_default(),

@@ -21,6 +21,12 @@ pub struct Ceilings {
     pub cpu_shares: Option<u64>,
     /// Processes.
     pub pids_limit: Option<u64>,
+    /// I/O weight.
+    pub io_weight: Option<u64>,
+    /// Open files of one process.
+    pub open_files: Option<u64>,
+    /// Size of `/tmp`; absent: it is on the write layer.
+    pub tmpfs_size: Option<Size>,
 }
 
 impl Ceilings {
@@ -36,6 +42,9 @@ impl Ceilings {
             cpus: own.cpus.or(all.cpus),
             cpu_shares: own.cpu_shares.or(all.cpu_shares),
             pids_limit: own.pids_limit.or(all.pids_limit),
+            io_weight: own.io_weight.or(all.io_weight),
+            open_files: own.open_files.or(all.open_files),
+            tmpfs_size: own.tmpfs_size.clone().or_else(|| all.tmpfs_size.clone()),
         }
     }
 
@@ -51,6 +60,9 @@ impl Ceilings {
             cpu_quota_us: self.cpus.map(quota),
             cpu_weight: self.cpu_shares.map(weight),
             pids: self.pids_limit,
+            cpus: self.cpus.map(visible),
+            io_weight: self.io_weight,
+            files: self.open_files,
             ..Limits::default()
         }
     }
@@ -60,6 +72,12 @@ impl Ceilings {
 fn quota(cpus: f64) -> u64 {
     // The kernel's least quota is 1 ms.
     ((cpus * PERIOD_US).round() as u64).max(1000)
+}
+
+/// CPUs that programs are to see: so many that they can use up the quota.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // as above
+fn visible(cpus: f64) -> u32 {
+    (cpus.ceil() as u32).max(1)
 }
 
 /// cgroup v1 shares (2 to 262144) as a v2 weight (1 to 10000), as the OCI runtimes convert them.
@@ -77,6 +95,11 @@ mod tests {
     }
 
     #[test]
+    fn half_a_cpu_more_shows_one_more() {
+        assert_eq!([0.1, 1.0, 1.5, 2.0].map(visible), [1, 1, 2, 2]);
+    }
+
+    #[test]
     fn swap_is_none_unless_asked_for() {
         let size = |text| Some(Size::parse(text).unwrap());
         let mut ceilings = Ceilings {
@@ -85,6 +108,9 @@ mod tests {
             cpus: Some(1.5),
             cpu_shares: None,
             pids_limit: Some(9),
+            io_weight: None,
+            open_files: None,
+            tmpfs_size: None,
         };
         let limits = ceilings.limits();
         assert_eq!(

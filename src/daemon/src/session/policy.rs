@@ -34,8 +34,6 @@ pub struct Policy {
     pub workspace_ttl: Option<u64>,
     /// How long a stopped sandbox's write layer is kept.
     pub container_ttl: Option<u64>,
-    /// Size of `/tmp`.
-    pub tmpfs_size: Option<Size>,
     /// Default ceilings of a sandbox.
     pub limits: RuntimeLimits,
     /// Ceilings of single runtimes, by alias: what the catalogue says, changed.
@@ -78,13 +76,15 @@ impl Policy {
             max_read_bytes: settings.max_read_bytes,
             workspace_ttl: settings.workspace_ttl,
             container_ttl: settings.container_ttl,
-            tmpfs_size: settings.tmpfs_size.clone(),
             limits: RuntimeLimits {
                 mem_limit: settings.mem_limit.clone(),
                 memswap_limit: settings.memswap_limit.clone(),
                 cpus: settings.cpus,
                 cpu_shares: settings.cpu_shares,
                 pids_limit: settings.pids_limit,
+                io_weight: settings.io_weight,
+                open_files: settings.open_files,
+                tmpfs_size: settings.tmpfs_size.clone(),
             },
             runtimes: runtimes.iter().map(|runtime| (runtime.alias.clone(), runtime.limits.clone())).collect(),
         }
@@ -110,13 +110,15 @@ impl Policy {
         required("idle_timeout", &mut next.idle_timeout, update.idle_timeout, 0)?;
         required("execute_timeout", &mut next.execute_timeout, update.execute_timeout, 1)?;
         required("max_read_bytes", &mut next.max_read_bytes, update.max_read_bytes, 1)?;
-        size("tmpfs_size", &mut next.tmpfs_size, update.tmpfs_size.as_ref())?;
         let defaults = RuntimeLimitsUpdate {
             mem_limit: update.mem_limit.clone(),
             memswap_limit: update.memswap_limit.clone(),
             cpus: update.cpus,
             cpu_shares: update.cpu_shares,
             pids_limit: update.pids_limit,
+            io_weight: update.io_weight,
+            open_files: update.open_files,
+            tmpfs_size: update.tmpfs_size.clone(),
         };
         limits("", &mut next.limits, &defaults)?;
         for (alias, update) in update.runtimes.iter().flatten().flatten() {
@@ -172,6 +174,7 @@ fn limits(prefix: &str, value: &mut RuntimeLimits, update: &RuntimeLimitsUpdate)
     let name = |field: &str| format!("{prefix}{field}");
     size(&name("mem_limit"), &mut value.mem_limit, update.mem_limit.as_ref())?;
     size(&name("memswap_limit"), &mut value.memswap_limit, update.memswap_limit.as_ref())?;
+    size(&name("tmpfs_size"), &mut value.tmpfs_size, update.tmpfs_size.as_ref())?;
     if let Some(Some(cpus)) = update.cpus
         && !(cpus > 0.0 && cpus <= 1024.0)
     {
@@ -182,6 +185,15 @@ fn limits(prefix: &str, value: &mut RuntimeLimits, update: &RuntimeLimitsUpdate)
             return Err(field(&name(key), "Input should be greater than 0"));
         }
     }
+    for (key, number, least, most) in
+        [("io_weight", update.io_weight, 1, 10_000), ("open_files", update.open_files, 64, 1_048_576)]
+    {
+        if number.flatten().is_some_and(|number| !(least..=most).contains(&number)) {
+            return Err(field(&name(key), format!("Input should be {least} to {most}")));
+        }
+    }
+    replace(&mut value.io_weight, update.io_weight);
+    replace(&mut value.open_files, update.open_files);
     replace(&mut value.cpus, update.cpus);
     replace(&mut value.cpu_shares, update.cpu_shares);
     replace(&mut value.pids_limit, update.pids_limit);
@@ -204,8 +216,7 @@ mod tests {
             max_read_bytes: 1024,
             workspace_ttl: None,
             container_ttl: None,
-            tmpfs_size: Size::parse("64m").ok(),
-            limits: RuntimeLimits::default(),
+            limits: RuntimeLimits { tmpfs_size: Size::parse("64m").ok(), ..RuntimeLimits::default() },
             runtimes: BTreeMap::from([("a".into(), RuntimeLimits::default()), ("b".into(), RuntimeLimits::default())]),
         }
     }
@@ -219,7 +230,7 @@ mod tests {
         assert_eq!(update("{}").unwrap(), policy());
         let next =
             update(r#"{"max_sessions": null, "evict_idle_after": 0, "tmpfs_size": null, "mem_limit": "2g"}"#).unwrap();
-        assert_eq!((next.max_sessions, next.evict_idle_after, next.tmpfs_size), (None, Some(0), None));
+        assert_eq!((next.max_sessions, next.evict_idle_after, next.limits.tmpfs_size), (None, Some(0), None));
         assert_eq!(next.limits.mem_limit.unwrap().bytes(), 2 << 30);
         let next = update(r#"{"runtimes": {"b": {"pids_limit": 9, "cpus": 0.5}}, "default_runtime": "b"}"#).unwrap();
         assert_eq!((next.runtimes["b"].pids_limit, next.runtimes["b"].cpus), (Some(9), Some(0.5)));
@@ -233,6 +244,9 @@ mod tests {
             (r#"{"execute_timeout": null}"#, "execute_timeout"),
             (r#"{"cpus": 0}"#, "cpus"),
             (r#"{"pids_limit": 0}"#, "pids_limit"),
+            (r#"{"io_weight": 0}"#, "io_weight"),
+            (r#"{"runtimes": {"a": {"open_files": 63}}}"#, "runtimes.a.open_files"),
+            (r#"{"runtimes": {"a": {"tmpfs_size": "x"}}}"#, "runtimes.a.tmpfs_size"),
             (r#"{"mem_limit": "much"}"#, "mem_limit"),
             (r#"{"runtimes": {"a": {"mem_limit": "much"}}}"#, "runtimes.a.mem_limit"),
             (r#"{"runtimes": {"c": {}}}"#, "\"c\""),

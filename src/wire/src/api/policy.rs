@@ -30,6 +30,15 @@ wire_type! {
         pub network_mode: String,
         /// OCI runtime; null: the built-in one.
         pub oci_runtime: Option<String>,
+        /// I/O weight, 1 to 10000; null: the kernel's own, 100. Ours.
+        #[serde(default)]
+        pub io_weight: Option<u64>,
+        /// Open files of one process; null: 65536. Ours.
+        #[serde(default)]
+        pub open_files: Option<u64>,
+        /// Size of `/tmp`. Ours.
+        #[serde(default)]
+        pub tmpfs_size: Option<String>,
     }
 }
 
@@ -103,6 +112,12 @@ wire_type! {
         /// Who enforces the quotas: `project`, the file system; `measured`, this service, later. Ours.
         #[serde(default)]
         pub disk_enforcement: String,
+        /// Default I/O weight. Ours.
+        #[serde(default)]
+        pub io_weight: Option<u64>,
+        /// Default open files of one process. Ours.
+        #[serde(default)]
+        pub open_files: Option<u64>,
         /// Limits that this host cannot enforce, by name; empty in production. Ours.
         #[serde(default)]
         pub unenforced_limits: Vec<String>,
@@ -184,6 +199,14 @@ wire_type! {
         #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
         pub pids_limit: Option<Option<u64>>,
+        /// 1 to 10000.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub io_weight: Option<Option<u64>>,
+        /// 64 to 1048576.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub open_files: Option<Option<u64>>,
         /// A size.
         #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
@@ -220,6 +243,18 @@ wire_type! {
         #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
         pub pids_limit: Option<Option<u64>>,
+        /// 1 to 10000.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub io_weight: Option<Option<u64>>,
+        /// 64 to 1048576.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+        pub open_files: Option<Option<u64>>,
+        /// A size.
+        #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        pub tmpfs_size: Option<Option<String>>,
     }
 }
 
