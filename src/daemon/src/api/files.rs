@@ -1,4 +1,4 @@
-//! Files of a session, off the host: with and without a sandbox.
+//! Files of a session: off the host, with and without a sandbox; and what only the sandbox can resolve, inside it.
 
 use std::sync::Arc;
 
@@ -11,13 +11,15 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, TryStreamExt};
 use serde::Deserialize;
 use wire::api::{ErrorBody, FileEntry, FilePathRequest, RealpathResponse};
+use wire::file::FileOp;
 
 use super::error::ApiError;
+use super::inside::{By, Inside, Taking};
 use super::operations::{caller, done};
 use super::{App, Shared, body};
-use crate::files::{FileError, PendingWrite, Workspace};
+use crate::files::{FileError, Workspace, inside};
 use crate::operations::Op;
-use crate::session::Session;
+use crate::session::{Payload, Session};
 
 /// What of a body is gathered in memory before it is written, in bytes.
 const BATCH: usize = 256 << 10;
@@ -29,6 +31,14 @@ pub struct Target {
     path: String,
 }
 
+const READ: Inside<Vec<u8>> = Inside { op: FileOp::Read, answer: inside::bytes };
+const STAT: Inside<FileEntry> = Inside { op: FileOp::Stat, answer: inside::entry };
+const LIST: Inside<Vec<FileEntry>> = Inside { op: FileOp::List, answer: inside::entries };
+const REALPATH: Inside<String> = Inside { op: FileOp::Realpath, answer: inside::real };
+const MKDIR: Inside<()> = Inside { op: FileOp::Mkdir, answer: inside::nothing };
+const REMOVE: Inside<()> = Inside { op: FileOp::Remove, answer: inside::nothing };
+const WRITE: Inside<()> = Inside { op: FileOp::Write, answer: inside::nothing };
+
 macro_rules! describe {
     ($(#[$doc:meta])* $op:literal, $answer:tt, $item:item) => {
         $(#[$doc])*
@@ -38,7 +48,7 @@ macro_rules! describe {
             (status = 400, description = "A path error", body = ErrorBody),
             (status = 401, body = ErrorBody),
             (status = 404, description = "No such file, or no such session", body = ErrorBody),
-            (status = 409, description = "The sandbox has to resolve this one", body = ErrorBody),
+            (status = 409, description = "A command has to do this one: a special file, one over the limit, one that the sandbox's user may not open, or no room to wake the session", body = ErrorBody),
             (status = 413, body = ErrorBody),
             (status = 422, body = ErrorBody),
             (status = 507, description = "No space is left", body = ErrorBody)))]
@@ -51,7 +61,7 @@ describe!(
     "read", (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
     pub async fn read(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Response, ApiError> {
         let max = app.registry.policy().max_read_bytes;
-        let bytes = operate(&app, &headers, &id, request, Op::Read, move |files, path| files.read(path, max)).await?;
+        let bytes = operate(&app, &headers, &id, request, Op::Read, move |files, path| files.read(path, max), READ).await?;
         let octets = HeaderValue::from_static("application/octet-stream");
         Ok(([(CONTENT_TYPE, octets)], Bytes::from(bytes)).into_response())
     }
@@ -61,7 +71,7 @@ describe!(
     /// What a path is.
     "stat", (status = 200, body = FileEntry),
     pub async fn stat(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<FileEntry>, ApiError> {
-        operate(&app, &headers, &id, request, Op::Stat, Workspace::stat).await.map(Json)
+        operate(&app, &headers, &id, request, Op::Stat, Workspace::stat, STAT).await.map(Json)
     }
 );
 
@@ -69,7 +79,7 @@ describe!(
     /// A directory's entries, sorted by name.
     "list", (status = 200, body = Vec<FileEntry>),
     pub async fn list(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<Vec<FileEntry>>, ApiError> {
-        operate(&app, &headers, &id, request, Op::Ls, Workspace::list).await.map(Json)
+        operate(&app, &headers, &id, request, Op::Ls, Workspace::list, LIST).await.map(Json)
     }
 );
 
@@ -77,7 +87,7 @@ describe!(
     /// A path with its links resolved.
     "realpath", (status = 200, body = RealpathResponse),
     pub async fn realpath(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Json<RealpathResponse>, ApiError> {
-        let path = operate(&app, &headers, &id, request, Op::Realpath, Workspace::realpath).await?;
+        let path = operate(&app, &headers, &id, request, Op::Realpath, Workspace::realpath, REALPATH).await?;
         Ok(Json(RealpathResponse { path }))
     }
 );
@@ -86,7 +96,7 @@ describe!(
     /// Make a directory and its parents.
     "mkdir", (status = 204),
     pub async fn mkdir(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<StatusCode, ApiError> {
-        operate(&app, &headers, &id, request, Op::Mkdir, Workspace::mkdir).await.map(|()| StatusCode::NO_CONTENT)
+        operate(&app, &headers, &id, request, Op::Mkdir, Workspace::mkdir, MKDIR).await.map(|()| StatusCode::NO_CONTENT)
     }
 );
 
@@ -94,7 +104,7 @@ describe!(
     /// Remove a file, a link itself, or a tree.
     "remove", (status = 204),
     pub async fn remove(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<StatusCode, ApiError> {
-        operate(&app, &headers, &id, request, Op::Remove, Workspace::remove).await.map(|()| StatusCode::NO_CONTENT)
+        operate(&app, &headers, &id, request, Op::Remove, Workspace::remove, REMOVE).await.map(|()| StatusCode::NO_CONTENT)
     }
 );
 
@@ -106,7 +116,7 @@ describe!(
     (status = 400, description = "A path error", body = ErrorBody),
     (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody),
-    (status = 409, description = "The sandbox has to resolve this one, or it is over the limit", body = ErrorBody),
+    (status = 409, description = "A command has to do this one: a link or a special file, one that the sandbox's user may not write, one over the limit, or no room to wake the session", body = ErrorBody),
     (status = 422, body = ErrorBody),
     (status = 507, description = "No space is left", body = ErrorBody)))]
 pub async fn write(
@@ -122,21 +132,28 @@ pub async fn write(
     let max = app.registry.policy().max_read_bytes;
     let files = session.workspace()?;
     let observed = app.observe(&headers, &session, Op::Write, &path)?;
-    let result = receive((&app, &session), files, &path, max, request).await;
-    done(observed, &result);
+    let (result, by) = match receive((&app, &session), files, &path, max, request).await {
+        Ok(None) => (Ok(()), By::Service),
+        Ok(Some((payload, unresolved))) => {
+            (app.ask(&session, WRITE, &path, Some(payload), unresolved).await, By::Sandbox)
+        }
+        Err(error) => (Err(error), By::Service),
+    };
+    done(observed, &result, by);
     result.map(|()| StatusCode::NO_CONTENT)
 }
 
-/// Write what comes, as it comes, as far as the disk has room for it.
+/// Write what comes, as it comes, as far as the disk has room for it. What the sandbox has to write is returned whole,
+/// with the reason.
 async fn receive(
     (app, session): (&Arc<App>, &Arc<Session>),
     files: &Workspace,
     path: &str,
     max: u64,
     request: Body,
-) -> Result<(), ApiError> {
+) -> Result<Option<(Payload, FileError)>, ApiError> {
     let mut pieces = body::pieces(request);
-    let mut pending: Option<PendingWrite> = None;
+    let mut taking: Option<Taking> = None;
     let mut total = 0;
     loop {
         let (batch, last) = gather(&mut pieces).await?;
@@ -144,16 +161,16 @@ async fn receive(
         app.registry.admit_write(session, total, 1).await?;
         // A disk that is behind makes writers wait, and so may the flush when a file is replaced. Most bodies are
         // one batch: they change threads once.
-        pending = tokio::task::block_in_place(|| -> Result<_, FileError> {
-            let mut pending = pending.take().map_or_else(|| files.begin_write(path, max), Ok)?;
+        taking = tokio::task::block_in_place(|| -> Result<_, FileError> {
+            let mut taking = taking.take().map_or_else(|| Taking::begin(files, path, max), Ok)?;
             for piece in &batch {
-                pending.write_all(piece)?;
+                taking.take(path, max, piece)?;
             }
-            if last { pending.commit().map(|()| None) } else { Ok(Some(pending)) }
+            if last { taking.commit() } else { Ok(Some(taking)) }
         })?;
-        if pending.is_none() {
+        if last {
             app.registry.deps.quotas.wrote(&session.id, total, 1);
-            return Ok(());
+            return Ok(taking.and_then(Taking::for_the_sandbox));
         }
     }
 }
@@ -172,7 +189,7 @@ async fn gather(
 }
 
 /// One operation on one path. It blocks on the disk only, mostly for microseconds: on the worker
-/// itself, which hands its other tasks over should it take long.
+/// itself, which hands its other tasks over should it take long. What cannot be resolved from here is done inside.
 async fn operate<T: Send>(
     app: &Arc<App>,
     headers: &HeaderMap,
@@ -180,20 +197,24 @@ async fn operate<T: Send>(
     request: Body,
     op: Op,
     operation: impl FnOnce(&Workspace, &str) -> Result<T, FileError> + Send,
+    inside: Inside<T>,
 ) -> Result<T, ApiError> {
     let session = native(app, headers, id)?;
     let caller = caller(headers)?;
-    let request: FilePathRequest = body::json(request, body::JSON_MAX).await?;
+    let FilePathRequest { path } = body::json(request, body::JSON_MAX).await?;
     let _activity = session.activity();
     let files = session.workspace()?;
-    let observed = app.observe_for(caller, &session, op, &request.path);
+    let observed = app.observe_for(caller, &session, op, &path);
     let admitted = match op {
         Op::Mkdir => app.registry.admit_write(&session, 0, 1).await,
         Op::Run | Op::Read | Op::Write | Op::Stat | Op::Ls | Op::Realpath | Op::Remove | Op::Stop => Ok(()),
     };
-    let result = match admitted {
-        Ok(()) => tokio::task::block_in_place(|| operation(files, &request.path)).map_err(ApiError::from),
-        Err(error) => Err(error.into()),
+    let (result, by) = match admitted.map(|()| tokio::task::block_in_place(|| operation(files, &path))) {
+        Ok(Err(error)) if error.is_for_the_sandbox(inside.op, &path) => {
+            (app.ask(&session, inside, &path, None, error).await, By::Sandbox)
+        }
+        Ok(result) => (result.map_err(ApiError::from), By::Service),
+        Err(error) => (Err(error.into()), By::Service),
     };
     match op {
         Op::Remove => app.registry.deps.quotas.removed(&session.id),
@@ -201,7 +222,7 @@ async fn operate<T: Send>(
         Op::Mkdir => app.registry.deps.quotas.wrote(&session.id, 1, 1),
         Op::Run | Op::Read | Op::Write | Op::Stat | Op::Ls | Op::Realpath | Op::Stop => {}
     }
-    done(observed, &result);
+    done(observed, &result, by);
     result
 }
 

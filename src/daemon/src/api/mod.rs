@@ -9,6 +9,7 @@ mod describe;
 mod drain;
 mod error;
 mod files;
+mod inside;
 mod operations;
 mod policy;
 mod run;

@@ -11,6 +11,7 @@ use wire::api::{AGENT_HEADER, CALLER_MAX, ErrorBody, OperationsPage, RUN_HEADER,
 use wire::id::{SessionId, Tenant};
 
 use super::error::ApiError;
+use super::inside::By;
 use super::{App, Shared};
 use crate::files::FileError;
 use crate::operations::{Caller, Filter, Observed, Op, Subject};
@@ -117,8 +118,9 @@ pub fn ended(observed: Observed, result: &Result<RunResponse, SessionError>) {
 }
 
 /// How a file operation ended, likewise.
-pub fn done<T>(observed: Observed, result: &Result<T, ApiError>) {
+pub fn done<T>(observed: Observed, result: &Result<T, ApiError>, by: By) {
     match result {
+        Ok(_) if by == By::Sandbox => observed.finish(true, "via the sandbox"),
         Ok(_) => observed.finish(true, ""),
         Err(ApiError::File(error)) => observed.finish(false, file_detail(error)),
         Err(ApiError::Session(error)) => observed.finish(false, refusal(error)),

@@ -2,6 +2,7 @@
 
 use rustix::fs::{FileType, Stat};
 use wire::api::FileEntry;
+use wire::file::Kind;
 
 /// A directory, or anything else with its size if that means something.
 pub(super) fn entry(name: &str, path: String, stat: &Stat) -> FileEntry {
@@ -13,6 +14,18 @@ pub(super) fn entry(name: &str, path: String, stat: &Stat) -> FileEntry {
         is_dir: kind == FileType::Directory,
         size: plain.then(|| u64::try_from(stat.st_size).unwrap_or_default()),
         modified_at: if plain { iso8601(stat.st_mtime, stat.st_mtime_nsec) } else { None },
+    }
+}
+
+/// The same for what a sandbox says of it.
+pub(super) fn entry_of(name: &str, path: String, stat: &wire::file::Stat) -> FileEntry {
+    let plain = stat.kind == Kind::File;
+    FileEntry {
+        name: name.to_owned(),
+        path,
+        is_dir: stat.kind == Kind::Directory,
+        size: plain.then_some(stat.size),
+        modified_at: if plain { iso8601(stat.seconds, stat.nanoseconds.into()) } else { None },
     }
 }
 

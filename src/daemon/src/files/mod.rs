@@ -4,8 +4,9 @@
 //! is hostile: it swaps what a path names while we look. So a path is never resolved by name; see [`resolve`].
 //!
 //! **Answers are the sandbox's own.** Where text and descriptors alone cannot tell what the
-//! sandbox would answer (links, special files, paths outside of the work directory, permissions),
-//! the answer is [`FileError::NotNative`]: the client then does the same by a command.
+//! sandbox would answer (links, paths outside of the work directory, permissions), the answer is
+//! [`FileError::NotNative`]: then the sandbox is asked ([`inside`] reads what it says), and where that cannot say either,
+//! the client does the same by a command.
 //! The service is the user who owns the files, so it is refused what the sandbox's user is refused.
 //!
 //! | operation | system calls on its common path |
@@ -29,6 +30,7 @@
 
 mod entry;
 mod error;
+pub mod inside;
 mod list;
 mod mkdir;
 mod place;

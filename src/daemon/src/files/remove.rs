@@ -47,7 +47,7 @@ impl Workspace {
     }
 }
 
-fn refused(path: &str) -> FileError {
+pub(super) fn refused(path: &str) -> FileError {
     FileError::invalid(path, "cannot remove the work directory or what holds it")
 }
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::{oneshot, watch};
+use wire::file::FileRequest;
 use wire::id::RunId;
 use wire::init::{
-    Command, CommandAt, FromInit, MAX_COMMAND, MAX_ENDED, MAX_FRAME, MAX_NOTE, MAX_RUNS, Met, Status, Step, ToInit,
-    Usage, VERSION,
+    Command, CommandAt, FromInit, MAX_COMMAND, MAX_ENDED, MAX_FRAME, MAX_NOTE, MAX_RUNS, Met, OLDEST_VERSION, Status,
+    Step, ToInit, Usage, VERSION,
 };
 
 use super::pipes::Pipe;
@@ -25,6 +26,8 @@ const REPLY: usize = MAX_NOTE + 256;
 const OVERHEAD: usize = MAX_NOTE + 64;
 /// How long an init may take to list its runs.
 const LIST_WITHIN: Duration = Duration::from_secs(5);
+/// The first version that knows [`ToInit::File`].
+const FILES_SINCE: u32 = 3;
 
 /// Why a command was not started, or its end not learnt.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +103,8 @@ pub struct Init(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     socket: Seqpacket,
+    /// Of the protocol that it speaks.
+    version: u32,
     runs: Mutex<HashMap<RunId, Waiter>>,
     /// Who waits for a list.
     list: Mutex<Option<List>>,
@@ -128,14 +133,14 @@ impl Init {
             .await
             .map_err(|_| InitError::Unready("did not answer in time"))??
             .ok_or(InitError::Gone)?;
-        match postcard::from_bytes(&buffer[..hello.len]) {
-            Ok(FromInit::Ready { version: VERSION }) => {}
+        let version = match postcard::from_bytes(&buffer[..hello.len]) {
+            Ok(FromInit::Ready { version }) if (OLDEST_VERSION..=VERSION).contains(&version) => version,
             Ok(_) | Err(_) => {
                 return Err(InitError::Unready("speaks another protocol; are all programs of one version?"));
             }
-        }
+        };
         let gone = watch::Sender::new(false);
-        let inner = Arc::new(Inner { socket, runs: Mutex::default(), list: Mutex::default(), gone });
+        let inner = Arc::new(Inner { socket, version, runs: Mutex::default(), list: Mutex::default(), gone });
         tokio::spawn(listen(inner.clone()));
         Ok(Self(inner))
     }
@@ -182,13 +187,45 @@ impl Init {
         let sent = self.send_run(&frame, memfd.as_ref(), out, err).await;
         out.handed_over();
         err.handed_over();
-        match sent {
-            Ok(()) => Ok(Running { exited: exit, emptied: empty }),
-            Err(error) => {
-                self.runs().remove(&run);
-                Err(if error.kind() == io::ErrorKind::BrokenPipe { InitError::Gone } else { error.into() })
-            }
+        sent.map_err(|error| self.unsent(run, error))?;
+        Ok(Running { exited: exit, emptied: empty })
+    }
+
+    /// A run that the init has not heard of.
+    fn unsent(&self, run: RunId, error: io::Error) -> InitError {
+        self.runs().remove(&run);
+        if error.kind() == io::ErrorKind::BrokenPipe { InitError::Gone } else { error.into() }
+    }
+
+    /// Start a file operation, inside, whose answer goes to `answer`; `body` is what is to be written.
+    ///
+    /// # Errors
+    /// [`InitError`]; then nothing was started. [`InitError::Unready`] also for an init that is too old for it.
+    pub async fn file(
+        &self,
+        run: RunId,
+        request: FileRequest,
+        answer: &mut Pipe,
+        body: Option<BorrowedFd<'_>>,
+    ) -> Result<Running, InitError> {
+        if self.0.version < FILES_SINCE {
+            return Err(InitError::Unready("is older than file operations"));
         }
+        let frame = postcard::to_allocvec(&ToInit::File { run, request });
+        let frame = frame.map_err(|_| InitError::Io(io::ErrorKind::InvalidInput.into()))?;
+        let (exited, exit) = oneshot::channel();
+        let (emptied, empty) = oneshot::channel();
+        self.expect(run, Waiter { exited: Some(exited), emptied, met: Met::default() })?;
+        let sent = match answer.ends() {
+            Some([_, write]) => {
+                let fds: Vec<BorrowedFd<'_>> = [write].into_iter().chain(body).collect();
+                self.0.socket.send(&frame, &fds).await
+            }
+            None => Err(io::ErrorKind::InvalidInput.into()),
+        };
+        answer.handed_over();
+        sent.map_err(|error| self.unsent(run, error))?;
+        Ok(Running { exited: exit, emptied: empty })
     }
 
     /// End every process of a run: `SIGTERM`, and after `grace` `SIGKILL`. Its end is

@@ -25,8 +25,8 @@
 //! - **Closing**: no request reaches it; its sandbox, write layer and row are being removed.
 //!
 //! [`state`] decides (pure), one [`driver`] task per session acts, [`registry`] admits and finds,
-//! [`run`] runs commands without any of them. This room knows the clients of the launcher
-//! and of the init, the store and the images; it does not know HTTP.
+//! [`run`] runs commands without any of them, and [`reach`] does to files what only a sandbox can resolve. This room
+//! knows the clients of the launcher and of the init, the store and the images; it does not know HTTP.
 
 pub mod create;
 pub mod driver;
@@ -37,6 +37,7 @@ mod limits;
 mod policy;
 pub mod quota;
 mod quota_watch;
+mod reach;
 pub mod recover;
 pub mod registry;
 mod run;
@@ -53,6 +54,7 @@ pub use limits::Ceilings;
 pub use policy::{Policy, PolicyError};
 pub use quota::{DiskError, Quotas};
 pub use quota_watch::Watch;
+pub use reach::{Payload, Reached};
 pub use registry::{NewSession, Registry};
 pub use run::{Piece, Ran};
 pub use running::Found;

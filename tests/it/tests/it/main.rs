@@ -17,6 +17,7 @@ mod layout;
 mod oci;
 mod operations;
 mod quota;
+mod reach;
 mod service;
 mod sessions;
 mod state;
