@@ -29,6 +29,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use uuid::Uuid;
 use wire::api::{DoctorReport, ImageInfo, REQUEST_ID_HEADER};
+use wire::launch::DiskEnforcement;
 
 pub use error::ApiError;
 
@@ -49,7 +50,7 @@ pub struct App {
     /// Limits that this host cannot enforce.
     pub unenforced_limits: Vec<String>,
     /// What this host has and lacks.
-    pub doctor: Box<dyn Fn() -> DoctorReport + Send + Sync>,
+    pub doctor: Box<dyn Fn(DiskEnforcement) -> DoctorReport + Send + Sync>,
     /// The local images.
     pub images: Box<dyn Fn() -> Vec<ImageInfo> + Send + Sync>,
 }

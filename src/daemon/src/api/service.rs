@@ -34,7 +34,7 @@ pub async fn healthz(State(app): Shared) -> Json<ServiceHealth> {
     (status = 200, body = DoctorReport), (status = 401, body = ErrorBody)))]
 pub async fn doctor(State(app): Shared, headers: HeaderMap) -> Result<Json<DoctorReport>, ApiError> {
     app.service(&headers)?;
-    Ok(Json((app.doctor)()))
+    Ok(Json((app.doctor)(app.registry.deps.quotas.enforcement().await)))
 }
 
 /// The local images.

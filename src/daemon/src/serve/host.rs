@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use wire::api::{DoctorReport, Finding, Level};
 
+use wire::launch::DiskEnforcement;
+
 use crate::config::{LimitsMode, Settings};
 
 /// Controllers that limits need, and what each enforces.
@@ -45,8 +47,9 @@ impl Host {
 
     /// Findings, worst first.
     #[must_use]
-    pub fn report(&self, settings: &Settings) -> DoctorReport {
+    pub fn report(&self, settings: &Settings, enforcement: DiskEnforcement) -> DoctorReport {
         let mut findings = vec![
+            disk_quota(settings, enforcement),
             self.limits(settings),
             kernel(&std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()),
             user_namespaces(&std::fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default()),
@@ -132,6 +135,26 @@ fn disk(state_dir: &Path) -> Finding {
         mended("disk", Level::Warning, &message, "free some space, or set SANDBOXD_WORKSPACE_TTL")
     } else {
         finding("disk", Level::Ok, &message)
+    }
+}
+
+fn disk_quota(settings: &Settings, enforcement: DiskEnforcement) -> Finding {
+    if settings.disk_quota.is_none() && settings.disk_inodes.is_none() {
+        return mended(
+            "disk quota",
+            Level::Warning,
+            "sessions have none",
+            "set SANDBOXD_DISK_QUOTA and SANDBOXD_DISK_INODES",
+        );
+    }
+    match enforcement {
+        DiskEnforcement::Project => finding("disk quota", Level::Ok, "enforced by the file system (project quotas)"),
+        DiskEnforcement::Measured => mended(
+            "disk quota",
+            Level::Warning,
+            "measured: a session is stopped a few seconds after it went over",
+            "put state_dir on ext4 with the features quota and project, or on xfs, mounted with prjquota",
+        ),
     }
 }
 

@@ -232,7 +232,7 @@ fn wire(
         operations,
         host_id,
         unenforced_limits,
-        doctor: Box::new(move || host.report(&doctor_settings)),
+        doctor: Box::new(move |enforcement| host.report(&doctor_settings, enforcement)),
         images: Box::new(move || listed.0.overview(&listed.1)),
     }))
 }
