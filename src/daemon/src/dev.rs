@@ -6,7 +6,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -23,6 +25,9 @@ use crate::serve::host::Host;
 const SERVICE_ID: u32 = 0x7ffd_0000;
 /// How long the service may take until it serves.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+/// How many `dev`s of one host can give networks, and the port of the first one's resolver.
+const NETWORKS: u8 = 16;
+const RESOLVER_PORT: u16 = 8153;
 /// How long each program may take to end.
 const END_WITHIN: Duration = Duration::from_secs(10);
 /// Certificates of this host, its own authorities included.
@@ -102,6 +107,8 @@ pub fn run(args: Args) -> Result<(), DevError> {
 
 /// Everything that belongs to one `dev`.
 struct Place {
+    /// The number of its networks among those of this host's `dev`s; none if there are too many of them.
+    network: Option<(u8, UnixListener)>,
     state: PathBuf,
     run: PathBuf,
     images: PathBuf,
@@ -199,7 +206,8 @@ impl Place {
         let own = std::env::current_exe().map_err(|source| io_error("find", Path::new("/proc/self/exe"), source))?;
         let programs = own.parent().unwrap_or(Path::new("/")).to_owned();
         let socket = args.socket.clone().unwrap_or_else(|| run.join("sandboxd.sock"));
-        Ok(Self { state, run, images, socket, cgroup, programs })
+        let network = network_number();
+        Ok(Self { network, state, run, images, socket, cgroup, programs })
     }
 
     fn start_launcher(&self) -> Result<Child, DevError> {
@@ -226,6 +234,9 @@ impl Place {
         text("recipes_dir", &self.recipes());
         if Path::new(CERTIFICATES).exists() {
             text("ca_bundle", Path::new(CERTIFICATES));
+        }
+        if let Some((number, _)) = &self.network {
+            table.insert("network".into(), network_config(*number).into());
         }
         table.insert("limits".into(), "best-effort".into());
         table.insert("allow_host_network_builds".into(), true.into());
@@ -287,6 +298,24 @@ impl Place {
         let _ = std::fs::remove_file(&self.socket);
         let _ = std::fs::remove_dir_all(&self.run);
     }
+}
+
+/// A number that no other `dev` in this network namespace has, as long as what comes with it lives.
+fn network_number() -> Option<(u8, UnixListener)> {
+    (0..NETWORKS).find_map(|number| {
+        let name = format!("sandboxd-dev-network-{number}");
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name).ok()?;
+        Some((number, UnixListener::bind_addr(&address).ok()?))
+    })
+}
+
+/// Addresses that are no internet, and not what an installed service takes by default.
+fn network_config(number: u8) -> toml::Table {
+    let mut network = toml::Table::new();
+    network.insert("pool".into(), format!("198.18.{}.0/20", 16 * number).into());
+    network.insert("name".into(), format!("sbd{number}x").into());
+    network.insert("resolver_port".into(), (i64::from(RESOLVER_PORT) + i64::from(number)).into());
+    network
 }
 
 /// Remove a cgroup and those below it, as far as they are empty.

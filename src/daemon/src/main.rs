@@ -27,6 +27,7 @@ mod fail;
 mod files;
 mod image;
 mod operations;
+mod resolver;
 mod runtime;
 mod serve;
 mod session;

@@ -46,6 +46,7 @@ pub const MAX_MEASURED: usize = 100;
 /// What the launcher does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(clippy::large_enum_variant)] // one at a time, and starts are what there is most of
 pub enum Request {
     /// Start a sandbox. Descriptor: the listening control socket for its init.
     /// Answer: [`Answer::Started`].

@@ -122,7 +122,7 @@ fn session_status(error: &SessionError) -> StatusCode {
         E::Disk(_) | E::StoppedForDisk(..) => StatusCode::INSUFFICIENT_STORAGE,
         E::Store(StoreError::Busy { .. }) => StatusCode::SERVICE_UNAVAILABLE,
         E::Launch(_) | E::Store(_) | E::Io { .. } if error.is_full() => StatusCode::INSUFFICIENT_STORAGE,
-        E::Unsupported(_) | E::NoSlot | E::Image(_) | E::Launch(_) | E::Init(_) | E::Broken(_) => {
+        E::Unsupported(_) | E::Network(_) | E::NoSlot | E::Image(_) | E::Launch(_) | E::Init(_) | E::Broken(_) => {
             StatusCode::BAD_GATEWAY
         }
         E::Io { .. } | E::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,

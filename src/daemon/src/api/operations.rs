@@ -176,6 +176,7 @@ fn refusal(error: &SessionError) -> Cow<'static, str> {
         | E::Opening(_)
         | E::RuntimeDiffers { .. }
         | E::Unsupported(_)
+        | E::Network(_)
         | E::NoSlot
         | E::Image(_)
         | E::Launch(_)

@@ -34,7 +34,10 @@ pub async fn healthz(State(app): Shared) -> Json<ServiceHealth> {
     (status = 200, body = DoctorReport), (status = 401, body = ErrorBody)))]
 pub async fn doctor(State(app): Shared, headers: HeaderMap) -> Result<Json<DoctorReport>, ApiError> {
     app.service(&headers)?;
-    Ok(Json((app.doctor)(app.registry.deps.quotas.enforcement().await)))
+    let mut report = (app.doctor)(app.registry.deps.quotas.enforcement().await);
+    report.findings.push(app.registry.deps.networks.finding(app.registry.runtimes()).await);
+    report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    Ok(Json(report))
 }
 
 /// The local images.

@@ -95,6 +95,9 @@ pub async fn list(
 ) -> Result<Json<SessionList>, ApiError> {
     app.service(&headers)?;
     let Flag(usage) = query(show, "usage")?.usage;
+    if usage {
+        app.registry.deps.networks.count().await;
+    }
     let policy = app.registry.policy();
     Ok(Json(SessionList {
         sessions: app.registry.list().iter().map(|session| session.info(usage)).collect(),
@@ -117,6 +120,9 @@ pub async fn get(
 ) -> Result<Json<SessionInfo>, ApiError> {
     let session = app.session(&headers, &id)?;
     let Flag(usage) = query(show, "usage")?.usage;
+    if usage {
+        app.registry.deps.networks.count().await;
+    }
     Ok(Json(session.info(usage)))
 }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde::{Deserialize, de};
 
 use super::{
-    CatalogError, Definition, FieldError, MAX_RUNTIMES, NetworkMode, PackageManager, Runtime, RuntimeLimits, Size,
-    Source, check,
+    CatalogError, Definition, Egress, FieldError, MAX_RUNTIMES, NetworkMode, PackageManager, Runtime, RuntimeLimits,
+    Size, Source, check,
 };
 
 /// Largest catalogue file, in bytes.
@@ -134,6 +134,12 @@ struct FileEntry {
     #[serde(default)]
     needs_network: Option<bool>,
     #[serde(default)]
+    egress_default: Option<String>,
+    #[serde(default)]
+    egress_allow: Vec<String>,
+    #[serde(default)]
+    egress_deny: Vec<String>,
+    #[serde(default)]
     oci_runtime: Option<String>,
 }
 
@@ -158,6 +164,7 @@ impl FileEntry {
                 mem_limit: memory("mem_limit", self.mem_limit.as_deref())?,
                 ..RuntimeLimits::default()
             },
+            egress: Egress::read(self.egress_default.as_deref(), &self.egress_allow, &self.egress_deny)?,
             network: self.needs_network.map(|needs| if needs { NetworkMode::Bridge } else { NetworkMode::None }),
             oci_runtime: self.oci_runtime.as_deref().map(check::oci_runtime).transpose()?,
             briefing: self.briefing,

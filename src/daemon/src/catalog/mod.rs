@@ -8,6 +8,7 @@
 //! Nothing here touches an image: what a runtime *names* is data, what it *is* the image room finds out.
 
 mod check;
+mod egress;
 mod entry;
 mod runtimes;
 mod size;
@@ -18,6 +19,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use wire::launch::OciRuntime;
 
+pub use egress::{Egress, NameRule};
 pub use entry::Catalogue;
 pub use runtimes::parse_runtimes;
 pub use size::Size;
@@ -38,6 +40,8 @@ pub struct Runtime {
     pub limits: RuntimeLimits,
     /// Its own network; absent: the service's `network_mode`.
     pub network: Option<NetworkMode>,
+    /// Where it may connect to, beside what the service says.
+    pub egress: Egress,
     /// The OCI runtime that starts it; absent: the service's.
     pub oci_runtime: Option<OciRuntime>,
     /// Sentences about it for a model, beside those that follow from the fields.
@@ -178,6 +182,12 @@ pub struct FieldError {
 }
 
 impl FieldError {
+    /// Its name, and the rest of the message.
+    #[must_use]
+    pub fn parts(&self) -> (&'static str, String) {
+        (self.field, format!("{}; allowed: {}", self.problem, self.allowed))
+    }
+
     fn new(field: &'static str, problem: String, allowed: &'static str) -> Self {
         Self { field, problem, allowed }
     }

@@ -18,8 +18,8 @@ use serde_json::Value;
 
 use super::entry::{Recipe, Refused, from_value, memory};
 use super::{
-    CatalogError, Catalogue, FieldError, MAX_RUNTIMES, NetworkMode, PackageManager, Runtime, RuntimeLimits, Source,
-    check,
+    CatalogError, Catalogue, Egress, FieldError, MAX_RUNTIMES, NetworkMode, PackageManager, Runtime, RuntimeLimits,
+    Source, check,
 };
 
 const ORIGIN: &str = "SANDBOXD_RUNTIMES";
@@ -280,6 +280,7 @@ fn plain(description: String, source: Source) -> Runtime {
         source,
         limits: RuntimeLimits::default(),
         network: None,
+        egress: Egress::default(),
         oci_runtime: None,
         briefing: Vec::new(),
     }

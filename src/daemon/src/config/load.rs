@@ -1,13 +1,13 @@
 //! From what is written to what it means: defaults, ranges, and what goes together.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use wire::launch::OciRuntime;
 
 use super::read::{ConfigError, Raw, boolean};
 use super::{LimitsMode, Settings};
-use crate::catalog::{NetworkMode, Size};
+use crate::catalog::{Egress, NetworkMode, Size};
 
 const BOOLEAN: &str = "1/0, true/false, yes/no, on/off";
 const COUNT: &str = "a whole number, 0 or more";
@@ -64,6 +64,11 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         })?,
         disk_reserve: size(raw, "disk_reserve", "1g")?,
         network_mode: raw.parsed("network_mode", NetworkMode::None, "none, bridge", NetworkMode::parse)?,
+        egress: egress(raw)?,
+        egress_log: flag(raw, "egress_log", false)?,
+        dns_upstreams: raw
+            .parsed_or_off("dns_upstreams", None, "addresses, ADDRESS or ADDRESS:PORT, at most 3", upstreams)?
+            .unwrap_or_default(),
         oci_runtime: raw.parsed_or_off("oci_runtime", None, "builtin, crun, runc, runsc", OciRuntime::parse)?,
         work_dir: work_dir(raw)?,
         persist_containers: flag(raw, "persist_containers", false)?,
@@ -189,6 +194,24 @@ fn limits(text: &str) -> Option<LimitsMode> {
     }
 }
 
+fn egress(raw: &Raw) -> Result<Egress, ConfigError> {
+    let rules = |name| list(raw.nullable(name).unwrap_or_default());
+    let rest = raw.nullable("egress_default").filter(|text| !text.is_empty());
+    Egress::read(rest, &rules("egress_allow"), &rules("egress_deny")).map_err(|error| {
+        let (name, problem) = error.parts();
+        raw.error(name, problem)
+    })
+}
+
+fn upstreams(text: &str) -> Option<Vec<SocketAddr>> {
+    let one = |text: &String| match text.parse::<IpAddr>() {
+        Ok(address) => Some(SocketAddr::new(address, 53)),
+        Err(_) => text.parse().ok(),
+    };
+    let all: Option<Vec<_>> = list(text).iter().map(one).collect();
+    all.filter(|all| all.len() <= 3)
+}
+
 fn seconds(text: &str) -> Option<u64> {
     text.parse().ok().filter(|s| *s <= TIME_MAX)
 }
@@ -262,6 +285,10 @@ mod tests {
             ("", &[("SANDBOXD_MAX_OPEN_SESSIONS", "5")], "SANDBOXD_MAX_OPEN_SESSIONS"),
             ("", &[("SANDBOXD_MEMSWAP_LIMIT", "1m")], "SANDBOXD_MEMSWAP_LIMIT"),
             ("", &[("SANDBOXD_SANDBOX_UID", "0")], "SANDBOXD_SANDBOX_UID"),
+            ("", &[("SANDBOXD_EGRESS_ALLOW", "pypi")], "SANDBOXD_EGRESS_ALLOW"),
+            ("egress_deny = [\"pypi.org\"]", &[], "SANDBOXD_EGRESS_DENY"),
+            ("", &[("SANDBOXD_EGRESS_DEFAULT", "maybe")], "SANDBOXD_EGRESS_DEFAULT"),
+            ("", &[("SANDBOXD_DNS_UPSTREAMS", "dns.example")], "SANDBOXD_DNS_UPSTREAMS"),
             ("", &[("SANDBOXD_OCI_RUNTIME", "nonesuch")], "SANDBOXD_OCI_RUNTIME"),
             ("", &[("SANDBOXD_HOST_ID", "a-b")], "SANDBOXD_HOST_ID"),
             ("", &[("SANDBOXD_OPERATIONS_DAYS", "0")], "SANDBOXD_OPERATIONS_DAYS"),

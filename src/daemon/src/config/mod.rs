@@ -8,7 +8,7 @@
 mod load;
 mod read;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 pub use load::load;
@@ -16,7 +16,7 @@ pub use read::{ConfigError, Raw, boolean};
 
 use wire::launch::OciRuntime;
 
-use crate::catalog::{NetworkMode, Size};
+use crate::catalog::{Egress, NetworkMode, Size};
 
 /// Where the configuration file is unless `--config` says otherwise.
 pub const DEFAULT_FILE: &str = "/etc/sandboxd/sandboxd.toml";
@@ -83,6 +83,12 @@ pub struct Settings {
     pub disk_reserve: Option<Size>,
     /// Default network.
     pub network_mode: NetworkMode,
+    /// Where sandboxes with a network may connect to; runtimes add to it.
+    pub egress: Egress,
+    /// Whether each name that a sandbox is refused is logged.
+    pub egress_log: bool,
+    /// Resolvers that are asked for the names of sandboxes; none: those of the host.
+    pub dns_upstreams: Vec<SocketAddr>,
     /// Default OCI runtime; absent: the built-in one.
     pub oci_runtime: Option<OciRuntime>,
     /// Where commands start and the workspace is mounted.

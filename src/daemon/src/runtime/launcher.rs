@@ -1,6 +1,7 @@
 //! The client of `sandboxd-launch`: one connection, one request, one answer.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use wire::id::{LayerId, SessionId};
 use wire::launch::{
-    Answer, Compression, DiskEnforcement, DiskUsage, MAX_MESSAGE, OciRuntime, Phase, Plan, Request, Sandbox,
+    Answer, Compression, DiskEnforcement, DiskUsage, MAX_MESSAGE, OciRuntime, Permit, Phase, Plan, Refusals, Request,
+    Sandbox,
 };
 
 use super::seqpacket::Seqpacket;
@@ -84,6 +86,17 @@ pub struct Started {
     pub cgroup: PathBuf,
     /// Where the time went.
     pub phases: Vec<Phase>,
+}
+
+/// What sandboxes with a network see of the host.
+#[derive(Debug)]
+pub struct HostNetwork {
+    /// Its address; that of the sandbox in slot `n` is `n` more.
+    pub gateway: Ipv4Addr,
+    /// Where their questions for names are redirected to.
+    pub resolver_port: u16,
+    /// What may get in the way.
+    pub warnings: Vec<String>,
 }
 
 /// The launcher's address. Cheap to clone.
@@ -221,6 +234,41 @@ impl Launcher {
     /// [`LaunchError`].
     pub async fn remove_layer(&self, layer: &LayerId) -> Result<(), LaunchError> {
         self.done(format!("delete layer {layer}"), Request::RemoveLayer { layer: layer.clone() }, LONG_PATIENCE).await
+    }
+
+    /// Make ready what networks of sandboxes need.
+    ///
+    /// # Errors
+    /// [`LaunchError`]; what is missing on the host.
+    pub async fn network(&self) -> Result<HostNetwork, LaunchError> {
+        let operation = "prepare networks of sandboxes".to_owned();
+        match self.ask(&operation, &Request::Network {}, &[], PATIENCE).await? {
+            Answer::Network { gateway, resolver_port, warnings } => {
+                Ok(HostNetwork { gateway, resolver_port, warnings })
+            }
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    /// Let a running sandbox reach what its names were resolved to.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn permit(&self, id: &SessionId, permits: Vec<Permit>) -> Result<(), LaunchError> {
+        let request = Request::Permit { id: id.clone(), permits };
+        self.done(format!("permit addresses to sandbox {id}"), request, PATIENCE).await
+    }
+
+    /// What sandboxes were refused.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn refusals(&self) -> Result<Vec<Refusals>, LaunchError> {
+        let operation = "count what sandboxes were refused".to_owned();
+        match self.ask(&operation, &Request::Refusals {}, &[], PATIENCE).await? {
+            Answer::Refusals { refusals } => Ok(refusals),
+            other => Err(unexpected(operation, &other)),
+        }
     }
 
     /// Run the recipe `recipe` and write its tar to `output`.

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 use wire::id::{LayerId, RunId, SessionId};
 use wire::init::{Command, Privilege};
-use wire::launch::{Compression, Kind, Limits, Network, OciRuntime, Plan};
+use wire::launch::{Compression, Egress, Kind, Limits, Network, OciRuntime, Plan};
 
 use crate::fail;
 use crate::image::{BuildStep, Machine, MachineError, MachineFuture, StepEnd, StepLog, Unpacked};
@@ -92,6 +92,7 @@ impl LaunchMachine {
             tmpfs_bytes: None,
             limits: Limits::default(),
             network: Network::Host,
+            egress: Egress::default(),
             // Whoever starts its sessions: what a build may do is tested with this one.
             oci_runtime: OciRuntime::Builtin,
         }

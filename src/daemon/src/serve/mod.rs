@@ -28,7 +28,7 @@ use crate::image::{self, Account, Images};
 use crate::operations::{self, Caller, Log, Op, Operation, Subject};
 use crate::runtime::{Launcher, Slots};
 use crate::session::expiry::Sweeper;
-use crate::session::{Deps, DiskError, Found, Key, Quotas, Registry, Session, SessionError, Watch, now};
+use crate::session::{Deps, DiskError, Found, Key, Networks, Quotas, Registry, Session, SessionError, Watch, now};
 use crate::store::{Store, StoreError};
 use host::Host;
 use listen::{Listener, listen};
@@ -163,6 +163,7 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     let tcp = tokio::spawn(listen(Listener::Tcp(tcp), router.clone(), stopped.clone()));
     let unix = tokio::spawn(listen(Listener::Unix(unix), router, stopped));
     prewarm(&app);
+    prepare_network(&app);
     let sweeper = tokio::spawn(Sweeper::new(app.registry.clone()).run());
     let watch = tokio::spawn(Watch::new(app.registry.clone()).run());
     let log = tokio::spawn(keep_log(&app));
@@ -178,6 +179,18 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     let _ = tokio::time::timeout(FAREWELL, async { tokio::join!(tcp, unix) }).await;
     app.registry.deps.store.settle().await?;
     Ok(())
+}
+
+/// Where a runtime needs a network: say at the start, not at the first session, that there is none.
+fn prepare_network(app: &Arc<App>) {
+    let registry = app.registry.clone();
+    if registry.runtimes().iter().any(|runtime| registry.deps.networks.gives(runtime)) {
+        tokio::spawn(async move {
+            if let Err(error) = registry.deps.networks.ready().await {
+                tracing::error!(error = &error as &dyn std::error::Error, "runtimes that need a network have none");
+            }
+        });
+    }
 }
 
 /// Sweep the operations log, and forget there what has been closed.
@@ -215,6 +228,7 @@ fn wire(
     let deps = Deps {
         found: record_found(operations.clone()),
         stopped: record_stopped(operations.clone()),
+        networks: Networks::new(launcher.clone(), &settings),
         quotas: Quotas::new(&settings, launcher.clone(), clone_fd(&workspaces)?),
         commands: Semaphore::new(settings.max_running_commands),
         settings,

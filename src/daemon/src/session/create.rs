@@ -14,10 +14,11 @@ use wire::launch::{Egress, Kind, Limits, Network, Plan};
 use super::error::SessionError;
 use super::handle::{Live, Session};
 use super::limits::Ceilings;
+use super::network::Networks;
 use super::policy::Policy;
 use super::quota::{DiskError, Quotas};
 use super::token::Key;
-use crate::catalog::{NetworkMode, Runtime, Size};
+use crate::catalog::{Runtime, Size};
 use crate::config::Settings;
 use crate::fail;
 use crate::files::Workspace;
@@ -38,6 +39,8 @@ pub struct Deps {
     pub launcher: Launcher,
     /// Ranges of ids.
     pub slots: Slots,
+    /// Networks.
+    pub networks: Networks,
     /// Where images come from.
     pub images: Images,
     /// Of the tokens.
@@ -116,7 +119,8 @@ impl Deps {
         let image = self.image(&session.runtime).await.map_err(SessionError::Image)?;
         self.fit_layer(&session.id, &image.tag).await?;
         let slot = self.slots.take().ok_or(SessionError::NoSlot)?;
-        let plan = self.plan(session, &image, slot.number(), policy)?;
+        let (egress, lease) = self.networks.admit(&session.id, slot.number(), &session.runtime).await?.unzip();
+        let plan = self.plan(session, &image, slot.number(), policy, egress);
         let io = |source| SessionError::Io { operation: "make the control socket", id: session.id.clone(), source };
         let dir = self.socket_dir(&session.id).map_err(io)?;
         let control = listener(dir.as_fd(), SOCKET).map_err(io)?;
@@ -137,7 +141,7 @@ impl Deps {
         match Init::connect(dir.as_fd(), SOCKET).await {
             Ok(init) => {
                 fail::point("start.ready");
-                Ok(Live::new(init, slot, image, started.cgroup))
+                Ok(Live::new(init, slot, image, started.cgroup, lease))
             }
             Err(error) => {
                 self.clear(&session.id).await;
@@ -256,19 +260,10 @@ impl Deps {
         let _ = rustix::fs::unlinkat(&self.sockets, id.as_str(), AtFlags::REMOVEDIR);
     }
 
-    fn plan(&self, session: &Session, image: &ReadyImage, slot: u32, policy: &Policy) -> Result<Plan, SessionError> {
+    fn plan(&self, session: &Session, image: &ReadyImage, slot: u32, policy: &Policy, egress: Option<Egress>) -> Plan {
         let settings = &self.settings;
-        match session.runtime.network.unwrap_or(settings.network_mode) {
-            NetworkMode::None => {}
-            NetworkMode::Bridge => {
-                let alias = &session.runtime.alias;
-                return Err(SessionError::Unsupported(format!(
-                    "runtime {alias} needs a network, which this version gives to builds only"
-                )));
-            }
-        }
         let ceilings = Ceilings::of(&session.runtime.alias, policy);
-        Ok(Plan {
+        Plan {
             id: session.id.clone(),
             kind: Kind::Session,
             slot,
@@ -278,10 +273,10 @@ impl Deps {
             hostname: hostname(&session.id),
             tmpfs_bytes: ceilings.tmpfs_size.as_ref().map(Size::bytes),
             limits: Limits { disk_bytes: self.quotas.bytes, disk_inodes: self.quotas.inodes, ..ceilings.limits() },
-            network: Network::None,
-            egress: Egress::default(),
+            network: if egress.is_some() { Network::Bridge } else { Network::None },
+            egress: egress.unwrap_or_default(),
             oci_runtime: session.runtime.oci_runtime.or(settings.oci_runtime).unwrap_or_default(),
-        })
+        }
     }
 }
 

@@ -99,6 +99,9 @@ pub enum SessionError {
     /// The runtime needs something that this version does not have.
     #[error("Could not start sandbox: {0}")]
     Unsupported(String),
+    /// This host gives no networks, and its runtime needs one.
+    #[error("Could not start sandbox: it needs a network, and this host gives none: {}", chain(.0))]
+    Network(super::network::NetworkError),
     /// Every range of ids is in use.
     #[error("Could not start sandbox: every range of user ids is in use; raise slots")]
     NoSlot,
@@ -156,6 +159,7 @@ impl SessionError {
             | Self::RunExists(_)
             | Self::TooLong(_)
             | Self::Unsupported(_)
+            | Self::Network(_)
             | Self::NoSlot
             | Self::Image(_)
             | Self::Init(_)
@@ -166,7 +170,7 @@ impl SessionError {
 }
 
 /// An error and its sources, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -6,16 +6,18 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot};
-use wire::api::{SessionInfo, SessionState, Tier};
+use wire::api::{SessionInfo, SessionState, SessionUsage, Tier};
 use wire::id::{SessionId, Tenant};
 
 use super::error::SessionError;
+use super::network;
 use super::quota::DiskError;
 use super::state::{self, Effect, Event, Refused, State};
 use super::usage::Meter;
 use crate::catalog::Runtime;
 use crate::files::Workspace;
 use crate::image::ReadyImage;
+use crate::resolver::Lease;
 use crate::runtime::{Init, Slot};
 
 /// What somebody asks of a session's driver.
@@ -57,6 +59,8 @@ pub struct Live {
     pub slot: Slot,
     /// Its image.
     pub image: Arc<ReadyImage>,
+    /// What the resolver knows it by; none without a network.
+    pub network: Option<Lease>,
     /// Its cgroup.
     pub meter: Meter,
     /// Why it was stopped, if it was for the disk's sake.
@@ -64,6 +68,10 @@ pub struct Live {
 }
 
 impl Live {
+    fn usage(&self) -> SessionUsage {
+        SessionUsage { network: self.network.as_ref().map(network::usage), ..self.meter.read() }
+    }
+
     /// What those are told who waited for something of it, now that it has ended.
     #[must_use]
     pub fn end(&self, id: &SessionId) -> SessionError {
@@ -303,7 +311,7 @@ impl Session {
             created_at: self.created_at,
             last_activity: now() - idle,
             idle_seconds: idle,
-            usage: live.filter(|_| usage).map(|live| live.meter.read()),
+            usage: live.filter(|_| usage).map(|live| live.usage()),
             tier: Some(tier),
         }
     }
@@ -314,8 +322,8 @@ impl Session {
 }
 
 impl Live {
-    pub(super) fn new(init: Init, slot: Slot, image: Arc<ReadyImage>, cgroup: PathBuf) -> Self {
-        Self { init, slot, image, meter: Meter::new(cgroup), stopped: OnceLock::new() }
+    pub(super) fn new(init: Init, slot: Slot, image: Arc<ReadyImage>, cgroup: PathBuf, network: Option<Lease>) -> Self {
+        Self { init, slot, image, network, meter: Meter::new(cgroup), stopped: OnceLock::new() }
     }
 }
 

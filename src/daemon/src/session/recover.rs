@@ -182,7 +182,15 @@ async fn reconnect(
     }
     let image = deps.image(runtime).await.ok()?;
     match connect(deps, &row.id).await {
-        Ok(init) => Some(Live::new(init, slot, image, sandbox.cgroup.into())),
+        Ok(init) => {
+            // Without it, it goes on, and nobody answers its questions for names.
+            let admitted = deps.networks.admit(&row.id, slot.number(), runtime).await;
+            let lease = admitted.unwrap_or_else(|error| {
+                tracing::error!(session = %row.id, error = &error as &dyn std::error::Error, "no names for it");
+                None
+            });
+            Some(Live::new(init, slot, image, sandbox.cgroup.into(), lease.map(|(_, lease)| lease)))
+        }
         Err(error) => {
             tracing::warn!(session = %row.id, error = &error as &dyn std::error::Error, "its init does not answer; ending the sandbox");
             None

@@ -33,6 +33,7 @@ impl Meter {
             memory_limit_bytes: number(&commands.join("memory.max")),
             cpu_percent: self.cpu_percent(),
             pids: number(&self.cgroup.join("pids.current")).or_else(|| count(&self.cgroup, 4)),
+            network: None,
         }
     }
 

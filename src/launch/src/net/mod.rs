@@ -169,7 +169,8 @@ pub fn prepare(settings: Option<&Settings>) -> Result<Answer, Error> {
     ruleset::ensure(&mut nft, settings)?;
     forward(settings)?;
     let (gateway, resolver_port) = (settings.pool.gateway(), settings.resolver_port);
-    Ok(Answer::Network { gateway, resolver_port, warnings: Vec::new() })
+    let warnings = warnings(&mut nft, settings).step(|| "look for other packet filters")?;
+    Ok(Answer::Network { gateway, resolver_port, warnings })
 }
 
 /// Give the sandbox that has just been started, with `cgroup` for its record, what its plan says.
@@ -284,6 +285,19 @@ pub fn end(settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<()> {
     // Without the directory there are none.
     let needed = cgroups.list().unwrap_or_default().iter().any(|sandbox| record(cgroups, &sandbox.id).is_some());
     if needed { Ok(()) } else { remove(settings) }
+}
+
+/// A packet that our table accepts is dropped all the same where another one drops it, Docker's, say.
+fn warnings(nft: &mut Nft, settings: &Settings) -> Result<Vec<String>, Errno> {
+    let name = &settings.name;
+    let warning = |nft::Dropping { forward, table, chain }: nft::Dropping| {
+        let what = match forward {
+            true => format!("what comes from and goes to {name}*"),
+            false => format!("what comes from {name}* to port {}", settings.resolver_port),
+        };
+        format!("the packet filter's chain {chain} of table {table} drops {what}, unless a rule of its own accepts that")
+    };
+    Ok(nft.dropping_chains()?.into_iter().take(8).map(warning).collect())
 }
 
 fn remove(settings: &Settings) -> Result<()> {

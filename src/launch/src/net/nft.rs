@@ -19,6 +19,13 @@ const DELETE_ELEMENT: u16 = 14;
 /// Attributes, likewise.
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
+const HOOK_NUMBER: u16 = 1;
+/// `NF_INET_LOCAL_IN`, `NF_INET_FORWARD`, `NF_DROP`.
+const LOCAL_IN: u32 = 1;
+const FORWARD: u32 = 2;
+const DROP: u32 = 0;
 const LIST_TABLE: u16 = 1;
 const LIST_SET: u16 = 2;
 const LIST_ELEMENTS: u16 = 3;
@@ -89,6 +96,16 @@ impl Element {
     }
 }
 
+/// A chain that drops what it has no rule for.
+pub struct Dropping {
+    /// Whether it sees packets through the host; else those to it.
+    pub forward: bool,
+    /// Its table.
+    pub table: String,
+    /// Its name.
+    pub chain: String,
+}
+
 /// A connection to nf_tables, in this network namespace.
 pub struct Nft(Socket);
 
@@ -127,6 +144,19 @@ impl Nft {
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Chains of other tables that drop what they have no rule for, of packets to the host or through it.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn dropping_chains(&mut self) -> Result<Vec<Dropping>, Errno> {
+        let mut found = Vec::new();
+        // Of every family.
+        self.0.dump(Message::new(kind(GET_CHAIN), DUMP, &[0; 4]), |payload| {
+            found.extend(payload.get(4..).and_then(dropping));
+        })?;
+        Ok(found)
     }
 
     /// Put `element` into `set`, in the place of one with the same key.
@@ -182,6 +212,18 @@ impl Nft {
 pub fn interface_of(key: &[u8]) -> &[u8] {
     let name = key.get(..NAME).unwrap_or(key);
     name.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+fn dropping(chain: &[u8]) -> Option<Dropping> {
+    let number = |bytes: &[u8]| Some(u32::from_be_bytes(bytes.try_into().ok()?));
+    let text = |kind| {
+        let bytes = attribute(chain, kind)?;
+        Some(String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next()?).into_owned())
+    };
+    let hook = number(attribute(attribute(chain, CHAIN_HOOK)?, HOOK_NUMBER)?)?;
+    let drops = number(attribute(chain, CHAIN_POLICY)?)? == DROP;
+    let found = Dropping { forward: hook == FORWARD, table: text(CHAIN_TABLE)?, chain: text(CHAIN_NAME)? };
+    (drops && [LOCAL_IN, FORWARD].contains(&hook)).then_some(found)
 }
 
 fn packets(element: &[u8]) -> Option<u64> {

@@ -26,8 +26,8 @@ pub use operation::{Operation, OperationsPage};
 pub use policy::{PolicyUpdate, RuntimeLimitsUpdate, RuntimePolicy, ServicePolicy};
 pub use service::{DoctorReport, Finding, ImageInfo, Level, ServiceHealth, ServiceIndex};
 pub use session::{
-    CreateSessionRequest, SessionCreated, SessionEvent, SessionEvents, SessionInfo, SessionList, SessionState,
-    SessionUsage, Tier,
+    CreateSessionRequest, NetworkUsage, SessionCreated, SessionEvent, SessionEvents, SessionInfo, SessionList,
+    SessionState, SessionUsage, Tier,
 };
 pub use workspace::{
     BrowseEntry, BrowseRequest, BrowseResponse, KeyParts, MAX_DEPTH, MAX_PAGE, MAX_THUMBNAILS, MAX_TREE_ENTRIES,

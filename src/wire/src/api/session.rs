@@ -115,6 +115,20 @@ wire_type! {
         pub cpu_percent: Option<f64>,
         /// Processes.
         pub pids: Option<u64>,
+        /// What it was refused; absent without a network. Ours.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub network: Option<NetworkUsage>,
+    }
+}
+
+wire_type! {
+    /// What a sandbox with a network was refused since it was started.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct NetworkUsage {
+        /// Packets to where it may not connect: for a TCP connection, one.
+        pub refused_packets: u64,
+        /// Names that it may not ask for, or whose addresses it may not reach.
+        pub refused_names: u64,
     }
 }
 
