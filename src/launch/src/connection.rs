@@ -17,6 +17,7 @@ use crate::error::Error;
 const MAX_DESCRIPTORS: usize = 4;
 
 /// What arrived on a connection.
+#[allow(clippy::large_enum_variant)] // one at a time, taken apart at once
 pub enum Received {
     /// A request, and its descriptors.
     Request(Request, Vec<OwnedFd>),

@@ -357,3 +357,62 @@ fn size(bytes: u64) -> String {
         b => format!("{:.1} KiB", b / 1024.0),
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Quotas of 1 MiB and 100 files, with nobody to measure.
+    pub(in crate::session) fn quotas() -> Quotas {
+        Quotas {
+            bytes: Some(1 << 20),
+            inodes: Some(100),
+            reserve: 0,
+            launcher: Launcher::new(std::path::Path::new("/nonexistent/launch.sock")),
+            places: Vec::new(),
+            enforcement: Mutex::new(Some(DiskEnforcement::Measured)),
+            known: Mutex::default(),
+        }
+    }
+
+    fn id() -> SessionId {
+        SessionId::parse("a").unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_clients_write_is_added_up_until_it_is_too_much() {
+        let (quotas, id) = (quotas(), id());
+        quotas.fresh(&id);
+        // Nothing moves, and it was just looked at: what is known is what there is.
+        quotas.known().get_mut(&id).unwrap().moves = false;
+        for _ in 0..9 {
+            quotas.admit(&id, true, 100_000, 1).await.unwrap();
+            quotas.wrote(&id, 100_000, 1);
+        }
+        let refused = quotas.admit(&id, true, 200_000, 1).await.unwrap_err();
+        assert!(matches!(refused, DiskError::Bytes { limit: 1_048_576, .. }), "{refused}");
+        let refused = quotas.admit(&id, true, 0, 90).await.unwrap_err();
+        assert!(matches!(refused, DiskError::Inodes { used: 105, limit: 100 }), "{refused}");
+        quotas.forget(&id);
+        assert!(quotas.known().is_empty());
+    }
+
+    #[test]
+    fn the_reserve_is_of_bytes_and_of_inodes() {
+        let free = Free { bytes: 10, inodes: Some(10), reserve: 10, inode_reserve: 10 };
+        assert_eq!(free.check(), Ok(()));
+        assert!(matches!(Free { bytes: 9, ..free }.check(), Err(DiskError::Reserve { .. })));
+        assert!(matches!(Free { inodes: Some(9), ..free }.check(), Err(DiskError::InodeReserve { .. })));
+        assert_eq!(Free { inodes: None, ..free }.check(), Ok(()));
+        assert_eq!(quotas().free().check(), Ok(()));
+    }
+
+    #[test]
+    fn an_answer_says_quota_or_disk() {
+        let bytes = DiskError::Bytes { used: 3 << 30, limit: 2 << 30 };
+        assert!(bytes.to_string().starts_with("disk quota exceeded: 3.0 GiB of 2.0 GiB"), "{bytes}");
+        let full = DiskError::Reserve { free: 1 << 20, reserve: 1 << 30 };
+        assert!(full.to_string().starts_with("disk full: no space left"), "{full}");
+        assert_eq!((bytes.brief(), full.brief()), ("disk quota", "disk full"));
+    }
+}

@@ -216,3 +216,34 @@ fn growth(before: Option<DiskUsage>, now: Option<DiskUsage>) -> u64 {
     let inodes = now.inodes.saturating_sub(before.inodes);
     now.bytes.saturating_sub(before.bytes).max(inodes.saturating_mul(4096))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::quota::tests::quotas;
+    use super::*;
+
+    fn usage(bytes: u64, inodes: u64) -> DiskUsage {
+        DiskUsage { bytes, inodes, complete: true }
+    }
+
+    #[test]
+    fn who_was_stopped_may_clean_up_but_not_grow() {
+        let quotas = quotas();
+        assert_eq!(judge(&quotas, usage(1 << 20, 100), None), None);
+        let over = usage(2 << 20, 50);
+        assert!(judge(&quotas, over, None).is_some());
+        let left = Some(with_slack(over));
+        assert_eq!(judge(&quotas, over, left), None);
+        assert!(judge(&quotas, usage(4 << 20, 50), left).is_some());
+        assert!(judge(&quotas, usage(2 << 20, 200), left).is_some());
+    }
+
+    #[test]
+    fn growth_is_of_bytes_or_of_files() {
+        let grown = |before, now| growth(Some(before), Some(now));
+        assert_eq!(grown(usage(1000, 1), usage(5000, 1)), 4000);
+        assert_eq!(grown(usage(1000, 1), usage(1000, 11)), 40_960);
+        assert_eq!(grown(usage(5000, 9), usage(1000, 1)), 0);
+        assert_eq!(growth(None, Some(usage(5000, 9))), 0);
+    }
+}

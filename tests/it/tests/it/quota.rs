@@ -333,7 +333,12 @@ impl Disk {
             let output = Command::new("repquota").args(["-P", "-n", "-O", "csv"]).arg(&self.state.0).output().ok()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let bytes = |line: &str| line.split(',').nth(3)?.parse::<u64>().ok().map(|kib| kib << 10);
-            Some(text.lines().filter(|line| line.starts_with("#1879") || line.starts_with("#1880")).filter_map(bytes).collect::<Vec<_>>())
+            Some(
+                text.lines()
+                    .filter(|line| line.starts_with("#1879") || line.starts_with("#1880"))
+                    .filter_map(bytes)
+                    .collect::<Vec<_>>(),
+            )
         };
         ask()?;
         wait_for(Duration::from_secs(10), || ask().filter(|all| all.iter().all(|bytes| *bytes == 0))).or_else(ask)

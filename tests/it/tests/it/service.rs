@@ -6,7 +6,7 @@ use it::shared;
 use serde_json::{Value, json};
 
 /// Everything that the contract promises in `GET /policy`.
-const POLICY: [&str; 29] = [
+const POLICY: [&str; 33] = [
     "runtimes",
     "default_runtime",
     "max_sessions",
@@ -34,6 +34,10 @@ const POLICY: [&str; 29] = [
     "native_files",
     "native_writes",
     "native_realpath",
+    "disk_enforcement",
+    "disk_inodes",
+    "disk_quota",
+    "disk_reserve",
     "unenforced_limits",
     "host_id",
 ];

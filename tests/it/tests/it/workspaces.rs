@@ -401,7 +401,10 @@ fn counts_agree_with_listings() {
 fn workspaces_come_in_pages() {
     let daemon = Options::new().env("SANDBOXD_HIDDEN_PREFIXES", "private").start();
     let page = |query: &str| daemon.client.get(&format!("/workspaces{query}")).expect(200).json();
-    assert_eq!(page(""), json!({"workspaces": [], "total": 0, "skip": 0, "limit": 50}));
+    assert_eq!(
+        page(""),
+        json!({"workspaces": [], "total": 0, "skip": 0, "limit": 50, "disk_bytes": 0, "disk_inodes": 0})
+    );
     let key = json!({"scope": "conversation", "organization": "acme-europe", "agent": "clerk", "conversation": "7"});
     let keyed = Session::open(&daemon, json!({"runtime": "python", "key": key, "tenant": "acme"}));
     let named = Session::open(&daemon, json!({"runtime": "python", "session_id": fresh_id("pages")}));
