@@ -44,7 +44,8 @@ fn events_tell_every_operation_with_its_outcome() {
     s.file("stat", "/workspace/dir").expect(200);
     s.file("list", "/workspace").expect(200);
     s.file("realpath", "/workspace/dir").expect(200);
-    s.file("realpath", "/etc/passwd").expect(409);
+    s.file("realpath", "/etc/passwd").expect(200);
+    s.file("read", "/dev/zero").expect(409);
     s.file("mkdir", "/workspace/new").expect(204);
     s.file("remove", "/workspace/dir").expect(204);
     s.file("stat", "relative").expect(400);
@@ -63,22 +64,23 @@ fn events_tell_every_operation_with_its_outcome() {
             "stat /workspace/dir true ",
             "ls /workspace true ",
             "realpath /workspace/dir true ",
-            "realpath /etc/passwd false via the sandbox",
+            "realpath /etc/passwd true via the sandbox",
+            "read /dev/zero false via the sandbox",
             "mkdir /workspace/new true ",
             "remove /workspace/dir true ",
             "stat relative false ValueError",
         ]
     );
     let seqs: Vec<u64> = list.iter().map(|e| e["seq"].as_u64().unwrap()).collect();
-    assert_eq!((seqs, latest), ((1..=15).collect(), 15));
+    assert_eq!((seqs, latest), ((1..=16).collect(), 16));
     assert!(list[2]["duration_ms"].as_f64().unwrap() >= 300.0, "{}", list[2]);
-    assert_eq!(told(&events(&s, 13).0).len(), 2);
-    assert_eq!(events(&s, 999), (vec![], 15));
+    assert_eq!(told(&events(&s, 14).0).len(), 2);
+    assert_eq!(events(&s, 999), (vec![], 16));
     s.client.get(&s.path("/events?after=-1")).expect(422).expect_invalid("after");
     s.client.get(&s.path("/events?after=x")).expect(422).expect_invalid("after");
     s.client.anonymous().get(&s.path("/events")).expect(401);
     // Looking is no operation.
-    assert_eq!(events(&s, 0).1, 15);
+    assert_eq!(events(&s, 0).1, 16);
 }
 
 #[test]
