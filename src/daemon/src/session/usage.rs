@@ -41,10 +41,12 @@ impl Meter {
     #[must_use]
     pub fn limit_met(&self, status: Status, met: Met) -> Option<String> {
         if met.memory {
-            let limit = number(&self.cgroup.join("commands/memory.max"));
-            return Some(
-                limit.map_or_else(|| "memory of the host".into(), |bytes| format!("memory limit {}", size(bytes))),
-            );
+            // A limit that was never reached has killed nobody.
+            let reached = counted(&self.cgroup.join("commands/memory.events"), "oom ").is_some_and(|times| times > 0);
+            let limit = number(&self.cgroup.join("commands/memory.max")).filter(|_| reached);
+            let text =
+                limit.map_or_else(|| "memory of the host".into(), |bytes| format!("memory limit {}", size(bytes)));
+            return Some(text);
         }
         // A fork that failed and was put up with is no failure.
         (met.pids && status != Status::Code(0)).then(|| self.process_limit())
@@ -68,8 +70,7 @@ impl Meter {
     }
 
     fn cpu_us(&self) -> Option<u64> {
-        let stat = std::fs::read_to_string(self.cgroup.join("cpu.stat")).ok()?;
-        stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()
+        counted(&self.cgroup.join("cpu.stat"), "usage_usec ")
     }
 }
 
@@ -82,6 +83,11 @@ fn size(bytes: u64) -> String {
 
 fn number(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The number after `key` at the beginning of a line.
+fn counted(file: &Path, key: &str) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.lines().find_map(|line| line.strip_prefix(key))?.trim().parse().ok()
 }
 
 /// Processes in a cgroup and those below it, where the kernel does not count them.
@@ -112,6 +118,9 @@ mod tests {
         std::fs::create_dir(cgroup.path().join("commands")).unwrap();
         std::fs::write(cgroup.path().join("commands/memory.max"), "67108864\n").unwrap();
         std::fs::write(cgroup.path().join("commands/pids.max"), "64\n").unwrap();
+        std::fs::write(cgroup.path().join("commands/memory.events"), "max 9\noom 0\noom_kill 1\n").unwrap();
+        assert_eq!(meter.limit_met(killed, met(true, false)).unwrap(), "memory of the host");
+        std::fs::write(cgroup.path().join("commands/memory.events"), "max 9\noom 1\noom_kill 1\n").unwrap();
         assert_eq!(meter.limit_met(killed, met(true, true)).unwrap(), "memory limit 64 MiB");
         assert_eq!(meter.limit_met(Status::Code(2), met(false, true)).unwrap(), "process limit 64");
         assert_eq!(meter.limit_met(Status::Code(0), met(false, true)), None);
