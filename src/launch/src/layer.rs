@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use wire::launch::{Answer, Compression};
 
 use crate::blob::Blob;
 use crate::error::{Failure, Result, Step};
-use crate::remove;
+use crate::{remove, store};
 
 /// Highest user and group id of an entry.
 const MAX_ID: u64 = 65_535;
@@ -48,9 +48,25 @@ pub struct Caps {
 /// # Errors
 /// The first entry that cannot be made, a cap, or another digest.
 pub fn extract(layer: &LayerId, compression: Compression, blob: OwnedFd, caps: Caps) -> Result<Answer> {
+    let root = rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .step(|| "open the layer's directory")?;
+    extract_into(root, layer, compression, blob, caps)
+}
+
+/// The same into the directory `root`: nothing of it is resolved outside of that.
+///
+/// # Errors
+/// As of [`extract`].
+pub fn extract_into(
+    root: OwnedFd,
+    layer: &LayerId,
+    compression: Compression,
+    blob: OwnedFd,
+    caps: Caps,
+) -> Result<Answer> {
     let mut reader =
         Blob::open(File::from(blob), compression, caps.bytes).step(|| format!("open the blob of layer {layer}"))?;
-    let mut tree = Tree::open(caps)?;
+    let mut tree = Tree::new(root, caps);
     {
         let mut archive = Archive::new(&mut reader);
         let entries = archive.entries().step(|| format!("read layer {layer}"))?;
@@ -84,11 +100,9 @@ struct Tree {
 }
 
 impl Tree {
-    fn open(caps: Caps) -> Result<Self> {
-        let root = rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .step(|| "open the layer's directory")?;
+    fn new(root: OwnedFd, caps: Caps) -> Self {
         let buffer = vec![0; BUFFER];
-        Ok(Self { root, caps, bytes: 0, entries: 0, parent: None, directories: HashMap::new(), buffer })
+        Self { root, caps, bytes: 0, entries: 0, parent: None, directories: HashMap::new(), buffer }
     }
 
     fn add<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<()> {
@@ -110,8 +124,7 @@ impl Tree {
             self.parent = Some((join(above), parent));
             return done.step(unpack);
         }
-        let place = Place { parent: &parent, name };
-        let made = self.make(entry, &place, &join(&parts));
+        let made = self.make(entry, &Place { parent: &parent, name }, &join(&parts));
         self.parent.get_or_insert((join(above), parent));
         made.step(unpack)
     }
@@ -123,7 +136,7 @@ impl Tree {
             return self.make_dir(entry, place, existing, path);
         }
         if let Some(existing) = existing {
-            place.clear(existing)?;
+            self.clear(place, existing)?;
         }
         match kind {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => self.make_file(entry, place),
@@ -152,7 +165,7 @@ impl Tree {
     ) -> io::Result<()> {
         if existing != Some(FileType::Directory) {
             if let Some(existing) = existing {
-                place.clear(existing)?;
+                self.clear(place, existing)?;
             }
             rustix::fs::mkdirat(place.parent, place.name, Mode::from_raw_mode(0o700))?;
             if existing == Some(FileType::CharacterDevice) {
@@ -181,6 +194,21 @@ impl Tree {
         rustix::fs::fchmod(&file, mode_of(entry))?;
         rustix::fs::futimens(&file, &times(entry.header().mtime().unwrap_or_default()))?;
         Ok(())
+    }
+
+    /// Remove what an earlier entry put there.
+    fn clear(&self, place: &Place<'_>, existing: FileType) -> io::Result<()> {
+        if existing != FileType::Directory {
+            return Ok(rustix::fs::unlinkat(place.parent, place.name, AtFlags::empty())?);
+        }
+        let name = std::ffi::CString::new(place.name)?;
+        // What is too deep is moved here meanwhile. No entry has this name: it is made now.
+        let trash_name = store::unique();
+        rustix::fs::mkdirat(&self.root, &trash_name, Mode::RWXU)?;
+        let trash = store::open_beneath(&self.root, &trash_name, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let removed = remove::tree(&trash, place.parent, &name).and_then(|()| remove::empty(trash.as_fd()));
+        rustix::fs::unlinkat(&self.root, &trash_name, AtFlags::REMOVEDIR)?;
+        Ok(removed?)
     }
 
     fn make_hard_link<R: Read>(&mut self, entry: &Entry<'_, R>, place: &Place<'_>) -> io::Result<()> {
@@ -248,17 +276,6 @@ impl Place<'_> {
     fn kind(&self) -> Option<FileType> {
         let stat = rustix::fs::statat(self.parent, self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(FileType::from_raw_mode(stat.st_mode))
-    }
-
-    /// Remove what an earlier entry put here.
-    fn clear(&self, existing: FileType) -> io::Result<()> {
-        if existing == FileType::Directory {
-            let trash = rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-            let name = std::ffi::CString::new(self.name)?;
-            Ok(remove::tree(&trash, self.parent, &name)?)
-        } else {
-            Ok(rustix::fs::unlinkat(self.parent, self.name, AtFlags::empty())?)
-        }
     }
 
     fn own<R: Read>(&self, entry: &Entry<'_, R>) -> io::Result<()> {
@@ -399,4 +416,60 @@ fn set_capability<R: Read>(entry: &mut Entry<'_, R>, file: &File) -> io::Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sha2::{Digest, Sha256};
+    use std::path::Path;
+
+    fn unpack(into: &Path, entries: &[(&str, EntryType, &str)]) -> Result<Answer> {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (path, kind, link) in entries {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_mode(0o755);
+            header.set_size(0);
+            header.set_uid(rustix::process::geteuid().as_raw().into());
+            header.set_gid(rustix::process::getegid().as_raw().into());
+            if !link.is_empty() {
+                header.set_link_name(link).unwrap();
+            }
+            archive.append_data(&mut header, path, io::empty()).unwrap();
+        }
+        let bytes = archive.into_inner().unwrap();
+        let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        file.rewind().unwrap();
+        let root = File::open(into).unwrap().into();
+        let caps = Caps { bytes: 1 << 20, entries: 1000 };
+        extract_into(root, &LayerId::parse(&digest).unwrap(), Compression::None, file.into(), caps)
+    }
+
+    #[test]
+    fn a_deep_directory_that_a_later_entry_replaces_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = format!("d{}", "/d".repeat(100));
+        unpack(dir.path(), &[(&deep, EntryType::Directory, ""), ("d", EntryType::Regular, "")]).unwrap();
+        let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["d"]);
+        assert!(dir.path().join("d").is_file());
+    }
+
+    #[test]
+    fn links_lead_within_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (layer, outside) = (dir.path().join("layer"), dir.path().join("outside"));
+        for made in [&layer, &outside] {
+            std::fs::create_dir(made).unwrap();
+        }
+        let up = format!("../../../../../..{}", outside.display());
+        for target in ["../outside", outside.to_str().unwrap(), &up] {
+            let _ = unpack(&layer, &[("l", EntryType::Symlink, target), ("l/f", EntryType::Regular, "")]);
+            let _ = unpack(&layer, &[("l", EntryType::Symlink, target), ("h", EntryType::Link, "l")]);
+        }
+        assert_eq!(std::fs::read_dir(outside).unwrap().count(), 0);
+    }
 }
