@@ -37,7 +37,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 /// Rents sandboxes to AI agents, one session each.
 #[derive(Debug, Parser)]
@@ -67,8 +66,7 @@ fn main() -> ExitCode {
     if let Some(Command::Document { task }) = args.command {
         return document::main(task);
     }
-    let filter = EnvFilter::try_from_env("SANDBOXD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    serve::log::start();
     let result = match args.command {
         Some(Command::Dev(dev)) => dev::run(dev).map_err(|error| chain(&error)),
         Some(Command::Document { task }) => return document::main(task),

@@ -1,9 +1,10 @@
-//! Accepting connections: TCP and unix, HTTP/1.1, bounded in number and in patience.
+//! Accepting connections: TCP and unix, HTTP/1.1, bounded in number and in patience. Whoever comes when all places are
+//! taken gets that of the connection that has waited longest for its client.
 
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -17,12 +18,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
+use super::waiting::{Answered, Asked, Seat, Waiting};
+
 /// Connections at once, on each listener.
 const CONNECTIONS: usize = 4096;
 /// How long a client may take for a request's head; also how long it may be silent between two.
 const HEAD_WITHIN: Duration = Duration::from_secs(120);
-/// How long to rest when descriptors have run out.
+/// How long to rest when descriptors have run out, or when no connection can be asked to leave.
 const REST: Duration = Duration::from_millis(100);
+/// How long to be silent about it when the places are taken.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Where connections come from.
 #[derive(Debug)]
@@ -53,24 +58,60 @@ impl Listener {
     }
 }
 
+/// Room for connections.
+struct Places {
+    room: Arc<Semaphore>,
+    waiting: Arc<Waiting>,
+    /// When it was last said that there is none.
+    warned: Option<Instant>,
+}
+
+impl Places {
+    /// A place for a connection that has come, if need be that of one that waits for its client. `None`: the service ends.
+    async fn take(&mut self, stopped: &mut watch::Receiver<bool>) -> Option<OwnedSemaphorePermit> {
+        loop {
+            if let Ok(permit) = self.room.clone().try_acquire_owned() {
+                return Some(permit);
+            }
+            if self.warned.is_none_or(|at| at.elapsed() > WARN_EVERY) {
+                self.warned = Some(Instant::now());
+                tracing::warn!(
+                    connections = CONNECTIONS,
+                    "all connections are taken; those that say nothing make room"
+                );
+            }
+            self.waiting.dismiss();
+            tokio::select! {
+                permit = self.room.clone().acquire_owned() => return permit.ok(),
+                () = tokio::time::sleep(REST) => {}
+                () = ended(stopped) => return None,
+            }
+        }
+    }
+}
+
 /// Serve connections until `stopped`, then finish what is under way.
 pub async fn listen(listener: Listener, router: Router, mut stopped: watch::Receiver<bool>) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut places = Places { room: Arc::new(Semaphore::new(CONNECTIONS)), waiting: Arc::default(), warned: None };
     let mut connections = JoinSet::new();
     loop {
-        // The semaphore is never closed.
-        let Ok(permit) = room.clone().acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
             () = ended(&mut stopped) => break,
         };
         match accepted {
-            Ok(Stream::Tcp(stream)) => {
-                connections.spawn(connection(stream, router.clone(), stopped.clone(), permit));
-            }
-            Ok(Stream::Unix(stream)) => {
-                connections.spawn(connection(stream, router.clone(), stopped.clone(), permit));
+            Ok(stream) => {
+                let Some(permit) = places.take(&mut stopped).await else { break };
+                let place = (places.waiting.seat(), permit);
+                match stream {
+                    Stream::Tcp(stream) => {
+                        connections.spawn(connection(stream, router.clone(), stopped.clone(), place))
+                    }
+                    Stream::Unix(stream) => {
+                        connections.spawn(connection(stream, router.clone(), stopped.clone(), place))
+                    }
+                };
             }
             Err(error) => {
                 tracing::warn!(%error, "connection not accepted");
@@ -85,12 +126,16 @@ async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
     router: Router,
     mut stopped: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
+    (seat, _permit): (Arc<Seat>, OwnedSemaphorePermit),
 ) {
+    let at = seat.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let router = router.clone();
+        let (router, seat) = (router.clone(), at.clone());
         async move {
-            Ok::<_, Infallible>(router.oneshot(request.map(Body::new)).await.unwrap_or_else(|never| match never {}))
+            seat.work();
+            let request = request.map(|body| Body::new(Asked::new(body, seat.clone())));
+            let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+            Ok::<_, Infallible>(response.map(|body| Body::new(Answered::new(body, seat))))
         }
     });
     let mut http = http1::Builder::new();
@@ -99,6 +144,7 @@ async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     tokio::select! {
         // A client that breaks off, or does not speak HTTP, is its own affair.
         _ = serving.as_mut() => {}
+        () = seat.dismissed() => {}
         () = ended(&mut stopped) => {
             serving.as_mut().graceful_shutdown();
             let _ = serving.await;

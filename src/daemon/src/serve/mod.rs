@@ -2,9 +2,11 @@
 
 pub mod host;
 mod listen;
+pub mod log;
 mod machine;
 mod oci;
 mod overrides;
+mod waiting;
 
 use std::fs::File;
 use std::io::{self, Read};
