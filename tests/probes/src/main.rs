@@ -7,15 +7,21 @@
 //! | [`links`] | links where something is mounted, swapped while sandboxes start |
 //! | [`kernel`] | system calls and files of the kernel, answers against `expected.tsv` |
 //! | [`images`] | layers and documents of a hostile registry |
+//! | [`network`] | the host's addresses, the service's, the gateway, other sandboxes |
+//! | [`denial`] | using up what others need |
+//! | [`api`] | paths, tokens, requests, connections |
 //!
 //! `probes [CLASS…]` tries these classes alone.
 #![allow(clippy::print_stdout, clippy::expect_used, clippy::unwrap_used)]
 
+mod api;
 mod archive;
+mod denial;
 mod ground;
 mod images;
 mod kernel;
 mod links;
+mod network;
 mod registry;
 mod report;
 mod runtime;
@@ -28,8 +34,15 @@ use report::Report;
 
 type Class = fn(&Ground, &mut Report);
 
-const CLASSES: [(&str, Class); 4] =
-    [("runtime", runtime::probe), ("links", links::probe), ("kernel", kernel::probe), ("images", images::probe)];
+const CLASSES: [(&str, Class); 7] = [
+    ("runtime", runtime::probe),
+    ("links", links::probe),
+    ("kernel", kernel::probe),
+    ("images", images::probe),
+    ("network", network::probe),
+    ("denial", denial::probe),
+    ("api", api::probe),
+];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -39,7 +52,7 @@ fn main() -> ExitCode {
     }
     let ground = Ground::new(
         |outside, program| [runtime::images(program), links::images(outside), images::images(outside)].concat(),
-        &images::LAZY,
+        &[images::LAZY.as_slice(), &api::LAZY].concat(),
     );
     let mut report = Report::default();
     for (name, probe) in CLASSES {

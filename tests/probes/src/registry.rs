@@ -106,7 +106,8 @@ impl Layer {
     }
 }
 
-type Content = Arc<Mutex<HashMap<String, Body>>>;
+/// By path: whether it is given, and the body.
+type Content = Arc<Mutex<HashMap<String, (bool, Body)>>>;
 
 /// It listens until the process ends.
 pub struct Registry {
@@ -142,8 +143,17 @@ impl Registry {
 
     /// Serve this at a path below `/v2/`.
     pub fn put(&self, path: &str, body: Body) {
+        self.set(path, true, body);
+    }
+
+    /// Refuse it with this body.
+    pub fn refuse(&self, path: &str, body: Body) {
+        self.set(path, false, body);
+    }
+
+    fn set(&self, path: &str, given: bool, body: Body) {
         if let Ok(mut content) = self.content.lock() {
-            content.insert(format!("/v2/{path}"), body);
+            content.insert(format!("/v2/{path}"), (given, body));
         }
     }
 
@@ -193,8 +203,7 @@ fn answer(mut stream: &TcpStream, first: &str, content: &Content) -> io::Result<
     let path = first.split(' ').nth(1).unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default();
     let body = content.lock().ok().and_then(|content| content.get(path).cloned());
-    let found = body.is_some() || path == "/v2/";
-    let body = body.unwrap_or_else(|| Body::of(Vec::new()));
+    let (found, body) = body.unwrap_or_else(|| (path == "/v2/", Body::of(Vec::new())));
     let kind = if path.contains("/manifests/") {
         "application/vnd.oci.image.manifest.v1+json"
     } else {

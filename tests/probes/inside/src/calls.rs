@@ -9,8 +9,11 @@ use crate::sys::{self, Answer, call};
 const NOWHERE: usize = usize::MAX;
 const HERE: usize = libc::AT_FDCWD as usize;
 
+/// A call, by its name.
+type Call = (&'static str, fn() -> Answer);
+
 /// Every call, by the name in the table of expected answers.
-pub const CALLS: &[(&str, fn() -> Answer)] = &[
+pub const CALLS: &[Call] = &[
     ("unshare user", || unshare(libc::CLONE_NEWUSER)),
     ("unshare mount", || unshare(libc::CLONE_NEWNS)),
     ("unshare net", || unshare(libc::CLONE_NEWNET)),

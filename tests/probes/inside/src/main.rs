@@ -18,7 +18,6 @@ mod netlink;
 mod network;
 mod places;
 mod storms;
-#[allow(unsafe_code)] // each block says why
 mod sys;
 mod writes;
 
@@ -54,10 +53,13 @@ fn act(arguments: &[&str]) -> bool {
         ["overwrite", program] => say("overwrite", &sys::in_child(PATIENCE, || places::overwrite(program))),
         ["identity"] => say("identity", &places::identity()),
         ["devices", directory] => each(places::devices(directory)),
+        ["link", target, path] => say("link", &name::io(std::os::unix::fs::symlink(target, path))),
+        ["swap", one, other, times] => say("swap", &places::swap(one, other, times)),
         ["plant", path] => say("plant", &places::plant(path)),
         ["mounts"] => say("mounts", &places::mounts()),
         ["find", name] => say("find", &places::find(name)),
         ["connect", targets @ ..] => each(network::connect(targets)),
+        ["listen", port, seconds] => say("listen", &network::listen(port, seconds)),
         ["storm", what @ ..] => return storms::act(what),
         _ => return false,
     }

@@ -1,8 +1,8 @@
 //! Reaching addresses: `tcp:ADDRESS:PORT`, `udp:ADDRESS:PORT`, `unix:PATH`, `abstract:NAME`.
 
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use crate::name;
@@ -16,6 +16,17 @@ pub fn connect(targets: &[&str]) -> Vec<(String, impl FnOnce() -> String + use<>
         (target.clone(), move || name::io(reach(&target)))
     };
     targets.iter().map(attempt).collect()
+}
+
+/// Listen on the loopback device and on an abstract socket, both named by `port`, for so many seconds.
+pub fn listen(port: &str, seconds: &str) -> String {
+    let listen = || -> std::io::Result<(TcpListener, UnixListener)> {
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(format!("probe-{port}"))?;
+        Ok((TcpListener::bind(format!("0.0.0.0:{port}"))?, UnixListener::bind_addr(&address)?))
+    };
+    let held = listen();
+    std::thread::sleep(Duration::from_secs(seconds.parse().unwrap_or(1)));
+    name::io(held)
 }
 
 fn reach(target: &str) -> std::io::Result<()> {

@@ -131,6 +131,22 @@ pub fn plant(path: &str) -> String {
     name::io(lent)
 }
 
+/// Exchange two names, so many times, with breaths between.
+pub fn swap(one: &str, other: &str, times: &str) -> String {
+    let (Ok(one), Ok(other), Ok(times)) = (CString::new(one), CString::new(other), times.parse::<u32>()) else {
+        return "what?".to_owned();
+    };
+    let here = libc::AT_FDCWD as usize;
+    for turn in 0..times {
+        let names = [here, one.as_ptr() as usize, here, other.as_ptr() as usize, libc::RENAME_EXCHANGE as usize, 0];
+        if let Err(errno) = sys::call(libc::SYS_renameat2, names) {
+            return format!("{} after {turn}", name::errno(errno));
+        }
+        std::thread::sleep(std::time::Duration::from_micros(20));
+    }
+    format!("DONE: {times}")
+}
+
 /// Each file of a directory: what it is, and whether it opens.
 pub fn devices(directory: &str) -> Vec<Attempt> {
     let mut attempts: Vec<Attempt> = Vec::new();

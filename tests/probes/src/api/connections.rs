@@ -1,0 +1,64 @@
+//! Connections that do nothing, or little, and slowly.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use it::http::Endpoint;
+use rustix::process::{Resource, getrlimit};
+
+use super::row;
+use crate::ground::Ground;
+use crate::report::{Control, Report};
+
+/// Connections at once, as far as descriptors allow.
+const MANY: usize = 10_000;
+/// An answer in spite of them has to come within this.
+const PROMPTLY: Duration = Duration::from_secs(2);
+
+/// Try them all.
+pub fn probe(ground: &Ground, report: &mut Report) {
+    let room = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let count = usize::try_from(room).unwrap_or(MANY).saturating_sub(200).min(MANY);
+    for (what, first) in [
+        ("idle connections", ""),
+        ("half a head", "GET /healthz HTTP/1.1\r\nX: "),
+        ("a head and no body", "POST /sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"),
+    ] {
+        let (held, got, made) = crowd(ground, count, first.as_bytes());
+        let control = Control::of(made > count / 2, format!("{made} were made"));
+        row(report, &format!("{count} of {what}"), "answered within 2 s", &got, held, control);
+    }
+}
+
+/// Hold so many connections, each of which has said `first`, and ask meanwhile.
+fn crowd(ground: &Ground, count: usize, first: &[u8]) -> (bool, String, usize) {
+    let Endpoint::Tcp(address) = ground.daemon.client.endpoint else { panic!("the client is over TCP") };
+    let mut held = Vec::with_capacity(count);
+    for _ in 0..count {
+        let Ok(mut stream) = TcpStream::connect_timeout(&address, PROMPTLY) else { break };
+        let _ = stream.write_all(first);
+        held.push(stream);
+    }
+    let begun = Instant::now();
+    let answered = ask(&address);
+    let took = begun.elapsed();
+    let got = format!("{answered} in {:.2} s beside {}", took.as_secs_f64(), held.len());
+    let made = held.len();
+    drop(held);
+    // Until the service has seen that they are gone.
+    let _ = it::daemon::wait_for(Duration::from_secs(20), || (ask(&address) == "200").then_some(()));
+    (answered == "200" && took < PROMPTLY, got, made)
+}
+
+fn ask(address: &std::net::SocketAddr) -> String {
+    let answer = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(address, PROMPTLY)?;
+        stream.set_read_timeout(Some(PROMPTLY))?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.get(9..12).unwrap_or("nothing").to_owned())
+    };
+    answer().unwrap_or_else(|error| error.to_string())
+}
