@@ -297,7 +297,14 @@ fn enable_controllers(dir: &OwnedFd, wanted: &[&'static str]) -> Vec<&'static st
     if !names.is_empty() && enable(&names).is_ok() {
         return names;
     }
-    names.into_iter().filter(|name| enable(&[name]).is_ok()).collect()
+    let works = |name: &&'static str| match enable(&[name]) {
+        Ok(()) => true,
+        Err(errno) => {
+            eprintln!("sandboxd-launch: enable the {name} controller: {errno}");
+            false
+        }
+    };
+    names.into_iter().filter(works).collect()
 }
 
 fn make_dirs(path: &std::path::Path) -> Result<(), Errno> {

@@ -2,18 +2,7 @@
 
 use std::fs;
 
-use it::pair::Pair;
-use serde_json::json;
-
-/// Whether this is the guest of `make vm`. Elsewhere a test that asks does nothing, and says why.
-#[must_use]
-pub fn is_guest() -> bool {
-    let guest = std::env::var_os("IT_LIMITS").is_some_and(|limits| limits == "enforce");
-    if !guest {
-        eprintln!("skipped: needs a host with every cgroup controller; `make vm` is one");
-    }
-    guest
-}
+use crate::guest::{Sandbox, is_guest, service};
 
 #[test]
 fn systemd_is_pid_1_and_every_controller_is_there() {
@@ -25,18 +14,17 @@ fn systemd_is_pid_1_and_every_controller_is_there() {
     for controller in ["cpu", "cpuset", "io", "memory", "pids"] {
         assert!(controllers.split_whitespace().any(|name| name == controller), "{controller}: {controllers}");
     }
+    assert!(fs::read_to_string("/proc/swaps").unwrap().lines().count() > 1, "there is no swap");
 }
 
 #[test]
 fn the_service_starts_with_limits_enforced_and_runs_a_command() {
-    if !is_guest() {
-        return;
-    }
-    let pair = Pair::start(&[]);
-    let opened = pair.client.post("/sessions", json!({"runtime": "base"})).expect(200).json();
-    let id = opened["session"]["session_id"].as_str().unwrap();
-    let client = pair.client.with_token(opened["token"].as_str().unwrap().to_owned());
-    let run = json!({"argv": ["sh", "-c", "echo from the guest"], "run_id": it::session::run_id()});
-    let answer = client.post(&format!("/sessions/{id}/run"), run).expect(200).json();
-    assert_eq!(answer["exit_code"], 0, "{answer}");
+    let Some(pair) = service(&[]) else { return };
+    let policy = pair.client.get("/policy").expect(200).json();
+    assert_eq!(policy["unenforced_limits"], serde_json::json!([]), "{policy}");
+    let sandbox = Sandbox::open(&pair);
+    assert_eq!(sandbox.says("echo from the guest"), "from the guest");
+    // What the service's defaults are.
+    let limits = ["memory.max", "memory.swap.max", "cpu.max", "pids.max"].map(|file| sandbox.limit(file));
+    assert_eq!(limits, ["1073741824", "0", "200000 100000", "512"]);
 }
