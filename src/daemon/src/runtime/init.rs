@@ -157,7 +157,10 @@ impl Init {
         self.0.socket.send(&frame, &[]).await?;
         match tokio::time::timeout(LIST_WITHIN, list).await {
             Ok(found) => found.map_err(|_| InitError::Gone),
-            Err(_) => Err(InitError::Unready("did not list its runs in time")),
+            Err(_) => {
+                self.0.list.lock().unwrap_or_else(PoisonError::into_inner).take();
+                Err(InitError::Unready("did not list its runs in time"))
+            }
         }
     }
 
@@ -358,13 +361,15 @@ fn hear(runs: &Mutex<HashMap<RunId, Waiter>>, frame: FromInit) {
 
 impl Inner {
     /// A part of a list has arrived; when it is complete, whoever waits gets it. A list that nobody asked for,
-    /// or that is longer than it said, is none.
+    /// or that is longer than it said, is none. It says so once, and before it begins: so what is kept is bounded.
     fn listed(&self, frame: FromInit, fds: Vec<OwnedFd>) {
         let mut waiting = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(list) = waiting.as_mut() else { return };
         match frame {
-            FromInit::Runs { count } => list.left = Some((count as usize).min(MAX_RUNS + MAX_ENDED)),
-            FromInit::Listed { run, note, age_ms, exited, forgotten, streams: _ } => {
+            FromInit::Runs { count } if list.left.is_none() => {
+                list.left = Some((count as usize).min(MAX_RUNS + MAX_ENDED));
+            }
+            FromInit::Listed { run, note, age_ms, exited, forgotten, streams: _ } if list.left.is_some() => {
                 let age = Duration::from_millis(age_ms);
                 let streams = adopt(fds);
                 let running = streams.is_some().then(|| self.follow(run));
@@ -373,7 +378,12 @@ impl Inner {
                 list.left = list.left.map(|left| left.saturating_sub(1));
             }
             FromInit::Limited { run, limits } => list.met = Some((run, limits)),
-            FromInit::Ready { .. } | FromInit::Refused { .. } | FromInit::Exited { .. } | FromInit::Emptied { .. } => {}
+            FromInit::Runs { .. }
+            | FromInit::Listed { .. }
+            | FromInit::Ready { .. }
+            | FromInit::Refused { .. }
+            | FromInit::Exited { .. }
+            | FromInit::Emptied { .. } => {}
         }
         if list.left == Some(0)
             && let Some(List { found, done, .. }) = waiting.take()
@@ -442,5 +452,40 @@ mod tests {
         hear(&runs, frame.clone());
         hear(&runs, frame);
         assert_eq!(exit.try_recv().unwrap(), Outcome::Exited(Status::Code(3), Usage::default(), met));
+    }
+
+    #[tokio::test]
+    async fn a_list_is_what_was_announced_once() {
+        use rustix::net::{SendFlags, accept, send};
+        let dir = tempfile::tempdir().unwrap();
+        let dir: OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
+        let listener = super::super::listener(dir.as_fd(), "init.sock").unwrap();
+        let say = |peer: &OwnedFd, frame: &FromInit| {
+            let frame = postcard::to_allocvec(frame).unwrap();
+            send(peer, &frame, SendFlags::NOSIGNAL).unwrap();
+        };
+        let speak = async {
+            tokio::task::yield_now().await;
+            let peer = accept(&listener).unwrap();
+            say(&peer, &FromInit::Ready { version: VERSION });
+            peer
+        };
+        let (init, peer) = tokio::join!(Init::connect(dir.as_fd(), "init.sock"), speak);
+        let listed = |number| FromInit::Listed {
+            run: RunId::from_u128(number),
+            note: vec![],
+            age_ms: 0,
+            exited: None,
+            forgotten: false,
+            streams: false,
+        };
+        for number in 0..3 {
+            say(&peer, &listed(number));
+        }
+        say(&peer, &FromInit::Runs { count: 1 });
+        say(&peer, &FromInit::Runs { count: 1000 });
+        say(&peer, &listed(9));
+        let found = init.unwrap().list().await.unwrap();
+        assert_eq!(found.iter().map(|found| found.run).collect::<Vec<_>>(), [RunId::from_u128(9)]);
     }
 }
