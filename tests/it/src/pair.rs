@@ -370,6 +370,15 @@ impl Drop for Pair {
     }
 }
 
+/// Have `command` run as the service's user, who is to own everything below `directory`.
+pub fn as_service(command: &mut Command, directory: &Path) {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        chown(entry.path(), Some(SERVICE), Some(SERVICE)).unwrap();
+    }
+    chown(directory, Some(SERVICE), Some(SERVICE)).unwrap();
+    command.uid(SERVICE).gid(SERVICE);
+}
+
 /// One request; an error if there is no whole answer. A body that is null is none.
 ///
 /// # Errors

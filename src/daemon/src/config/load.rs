@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use wire::launch::OciRuntime;
 
 use super::read::{ConfigError, Raw, boolean};
-use super::{LimitsMode, Settings};
+use super::{LimitsMode, Settings, UnixAuth};
 use crate::catalog::{Egress, NetworkMode, Size};
 
 const BOOLEAN: &str = "1/0, true/false, yes/no, on/off";
@@ -33,6 +33,7 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         host: raw.parsed("host", IpAddr::V4(Ipv4Addr::LOCALHOST), "an IP address", |t| t.parse().ok())?,
         port: raw.parsed("port", 8080, "a port, 0 to 65535", |t| t.parse().ok())?,
         socket: path(raw, "socket", runtime_dir.join("sandboxd.sock"))?,
+        unix_auth: raw.parsed("unix_auth", UnixAuth::Token, "peer, token", unix_auth)?,
         launch_socket: path(raw, "launch_socket", runtime_dir.join("launch.sock"))?,
         workspace_root: path(raw, "workspace_root", state_dir.join("workspaces"))?,
         images_dir: path(raw, "images_dir", state_dir.join("images"))?,
@@ -140,13 +141,12 @@ fn together(raw: &Raw, settings: &Settings) -> Result<(), ConfigError> {
 
 fn token(raw: &Raw) -> Result<String, ConfigError> {
     let Some(token) = raw.text("token")? else {
-        return Err(raw.error("token", "is not set; make one with: head -c 32 /dev/urandom | base64"));
+        return Err(raw.error("token", "is not set; make one with: sandboxctl token new"));
     };
     if token.len() < TOKEN_MIN {
-        return Err(raw.error(
-            "token",
-            format!("is shorter than {TOKEN_MIN} characters; make one with: head -c 32 /dev/urandom | base64"),
-        ));
+        return Err(
+            raw.error("token", format!("is shorter than {TOKEN_MIN} characters; make one with: sandboxctl token new"))
+        );
     }
     if !token.bytes().all(|b| b.is_ascii_graphic()) {
         return Err(
@@ -210,6 +210,14 @@ fn upstreams(text: &str) -> Option<Vec<SocketAddr>> {
     };
     let all: Option<Vec<_>> = list(text).iter().map(one).collect();
     all.filter(|all| all.len() <= 3)
+}
+
+fn unix_auth(text: &str) -> Option<UnixAuth> {
+    match text {
+        "peer" => Some(UnixAuth::Peer),
+        "token" => Some(UnixAuth::Token),
+        _ => None,
+    }
 }
 
 fn seconds(text: &str) -> Option<u64> {

@@ -32,6 +32,8 @@ pub struct Settings {
     pub port: u16,
     /// Path of the unix socket.
     pub socket: PathBuf,
+    /// Who needs a token at the unix socket.
+    pub unix_auth: UnixAuth,
     /// Socket of `sandboxd-launch`.
     pub launch_socket: PathBuf,
     /// Where state is kept.
@@ -149,4 +151,13 @@ pub enum LimitsMode {
     Enforce,
     /// Start, and say what is not enforced wherever somebody may look.
     BestEffort,
+}
+
+/// Who needs a token at the unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnixAuth {
+    /// Nobody: whoever its permissions let connect is trusted like the holder of the service's token.
+    Peer,
+    /// Everybody.
+    Token,
 }

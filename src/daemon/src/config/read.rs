@@ -56,6 +56,16 @@ impl Raw {
         Ok(raw)
     }
 
+    /// What a setting is if nobody has written it.
+    pub fn supply(&mut self, name: &str, value: String) {
+        self.values.entry(name.to_owned()).or_insert(value);
+    }
+
+    /// Whether it was written in the file.
+    pub fn is_from_file(&self, name: &str) -> bool {
+        self.from_file.contains_key(name)
+    }
+
     /// The error that `name` holds something it may not.
     pub fn error(&self, name: &str, problem: impl Into<String>) -> ConfigError {
         let variable = format!("{PREFIX}{}", name.to_ascii_uppercase());

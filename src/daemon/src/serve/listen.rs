@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -17,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
+use wire::api::{PEER_HEADER, TOKEN_HEADER};
 
 use super::waiting::{Answered, Asked, Seat, Waiting};
 
@@ -38,10 +40,27 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// One connection of either.
+/// One connection of either, the second with the user at its other end.
 enum Stream {
     Tcp(TcpStream),
-    Unix(UnixStream),
+    Unix(UnixStream, Option<u32>),
+}
+
+/// Who is let in without a token: whoever the permissions of the unix socket let connect. Their requests carry the
+/// service's token from here on, and the answers say who they were taken for.
+#[derive(Clone)]
+pub struct Peers(Option<HeaderValue>);
+
+impl Peers {
+    /// Everybody needs a token.
+    pub const NONE: Self = Self(None);
+
+    /// Those at the unix socket do not; `token` is the service's.
+    #[must_use]
+    pub fn trusted(token: &str) -> Self {
+        // A token is made of printable characters: the settings see to that.
+        Self(HeaderValue::from_str(token).ok())
+    }
 }
 
 impl Listener {
@@ -53,7 +72,11 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream))
             }
-            Self::Unix(listener) => listener.accept().await.map(|(stream, _peer)| Stream::Unix(stream)),
+            Self::Unix(listener) => {
+                let (stream, _address) = listener.accept().await?;
+                let user = stream.peer_cred().map(|peer| peer.uid()).ok();
+                Ok(Stream::Unix(stream, user))
+            }
         }
     }
 }
@@ -91,7 +114,7 @@ impl Places {
 }
 
 /// Serve connections until `stopped`, then finish what is under way.
-pub async fn listen(listener: Listener, router: Router, mut stopped: watch::Receiver<bool>) {
+pub async fn listen(listener: Listener, router: Router, peers: Peers, mut stopped: watch::Receiver<bool>) {
     let mut places = Places { room: Arc::new(Semaphore::new(CONNECTIONS)), waiting: Arc::default(), warned: None };
     let mut connections = JoinSet::new();
     loop {
@@ -106,10 +129,11 @@ pub async fn listen(listener: Listener, router: Router, mut stopped: watch::Rece
                 let place = (places.waiting.seat(), permit);
                 match stream {
                     Stream::Tcp(stream) => {
-                        connections.spawn(connection(stream, router.clone(), stopped.clone(), place))
+                        connections.spawn(connection(stream, router.clone(), None, stopped.clone(), place))
                     }
-                    Stream::Unix(stream) => {
-                        connections.spawn(connection(stream, router.clone(), stopped.clone(), place))
+                    Stream::Unix(stream, user) => {
+                        let known = user.and_then(|user| Known::new(user, &peers));
+                        connections.spawn(connection(stream, router.clone(), known, stopped.clone(), place))
                     }
                 };
             }
@@ -122,19 +146,41 @@ pub async fn listen(listener: Listener, router: Router, mut stopped: watch::Rece
     while connections.join_next().await.is_some() {}
 }
 
+/// Somebody who needs no token.
+#[derive(Clone)]
+struct Known {
+    token: HeaderValue,
+    name: HeaderValue,
+}
+
+impl Known {
+    fn new(user: u32, peers: &Peers) -> Option<Self> {
+        Some(Self { token: peers.0.clone()?, name: HeaderValue::from_str(&format!("uid={user}")).ok()? })
+    }
+}
+
 async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
     router: Router,
+    known: Option<Known>,
     mut stopped: watch::Receiver<bool>,
     (seat, _permit): (Arc<Seat>, OwnedSemaphorePermit),
 ) {
     let at = seat.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let (router, seat) = (router.clone(), at.clone());
+        let (router, seat, known) = (router.clone(), at.clone(), known.clone());
         async move {
             seat.work();
-            let request = request.map(|body| Body::new(Asked::new(body, seat.clone())));
-            let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+            let mut request = request.map(|body| Body::new(Asked::new(body, seat.clone())));
+            // Who shows a token is who the token says.
+            let known = known.filter(|_| !request.headers().contains_key(TOKEN_HEADER));
+            if let Some(known) = &known {
+                request.headers_mut().insert(HeaderName::from_static(TOKEN_HEADER), known.token.clone());
+            }
+            let mut response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+            if let Some(known) = known {
+                response.headers_mut().insert(HeaderName::from_static(PEER_HEADER), known.name);
+            }
             Ok::<_, Infallible>(response.map(|body| Body::new(Answered::new(body, seat))))
         }
     });

@@ -6,10 +6,12 @@ pub mod log;
 mod machine;
 mod oci;
 mod overrides;
+mod settings;
+mod sockets;
 mod waiting;
+mod watchdog;
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -17,14 +19,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 
 use crate::api::{self, App};
 use crate::archive::Archive;
 use crate::catalog::{self, CatalogError, Catalogue, Runtime};
-use crate::config::{self, ConfigError, DEFAULT_FILE, LimitsMode, Raw, Settings};
+use crate::config::{ConfigError, LimitsMode, Settings, UnixAuth};
 use crate::fail;
 use crate::image::{self, Account, Images};
 use crate::operations::{self, Caller, Log, Op, Operation, Subject};
@@ -33,15 +35,14 @@ use crate::session::expiry::Sweeper;
 use crate::session::{Deps, DiskError, Found, Key, Networks, Quotas, Registry, Session, SessionError, Watch, now};
 use crate::store::{Store, StoreError};
 use host::Host;
-use listen::{Listener, listen};
+use listen::{Peers, listen};
 use machine::LaunchMachine;
+use sockets::Sockets;
 
 /// How long answers that are under way may take when the service ends.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// Credentials for registries.
 const AUTH_FILE: &str = "/etc/sandboxd/auth.json";
-/// Largest configuration file, in bytes.
-const FILE_MAX: u64 = 1 << 20;
 
 /// The service does not start. One line each, with the sources.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +108,7 @@ pub fn run(file: Option<&Path>) -> Result<(), ServeError> {
     if fail::arm()? {
         return Ok(());
     }
-    let settings = read_settings(file)?;
+    let settings = settings::read(file)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -116,17 +117,6 @@ pub fn run(file: Option<&Path>) -> Result<(), ServeError> {
     let result = runtime.block_on(serve(settings));
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
-}
-
-fn read_settings(file: Option<&Path>) -> Result<Settings, ServeError> {
-    let path = file.unwrap_or_else(|| Path::new(DEFAULT_FILE));
-    let mut text = String::new();
-    match File::open(path).and_then(|f| f.take(FILE_MAX).read_to_string(&mut text)) {
-        Ok(_) => {}
-        Err(error) if file.is_none() && error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(ServeError::File { path: path.to_owned(), source }),
-    }
-    Ok(config::load(&Raw::gather(path, &text, std::env::vars())?)?)
 }
 
 async fn serve(settings: Settings) -> Result<(), ServeError> {
@@ -158,27 +148,35 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
         tracing::info!(adopted = found.adopted, asleep = found.asleep, removed = found.removed, "recovered");
     }
     let settings = &app.registry.deps.settings;
-    let (tcp, address) = bind_tcp(settings).await?;
-    let unix = bind_unix(&settings.socket)?;
+    let Sockets { listeners, address, path } = sockets::open(settings).await?;
     let (stop, stopped) = watch::channel(false);
     let router = api::router(app.clone());
-    let tcp = tokio::spawn(listen(Listener::Tcp(tcp), router.clone(), stopped.clone()));
-    let unix = tokio::spawn(listen(Listener::Unix(unix), router, stopped));
+    let peers = match settings.unix_auth {
+        UnixAuth::Peer => Peers::trusted(&settings.token),
+        UnixAuth::Token => Peers::NONE,
+    };
+    let mut listening = JoinSet::new();
+    for listener in listeners {
+        listening.spawn(listen(listener, router.clone(), peers.clone(), stopped.clone()));
+    }
+    drop((router, stopped));
     prewarm(&app);
     prepare_network(&app);
     let sweeper = tokio::spawn(Sweeper::new(app.registry.clone()).run());
     let watch = tokio::spawn(Watch::new(app.registry.clone()).run());
     let log = tokio::spawn(keep_log(&app));
     let overrides = overrides::watch(&app.registry);
-    announce(address, &settings.socket);
+    let watchdog = watchdog::feed(&app.registry);
+    announce(address, path.as_deref());
     wait_for_end().await;
     sweeper.abort();
     watch.abort();
     log.abort();
     overrides.abort();
+    watchdog.abort();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     stop.send_replace(true);
-    let _ = tokio::time::timeout(FAREWELL, async { tokio::join!(tcp, unix) }).await;
+    let _ = tokio::time::timeout(FAREWELL, async { while listening.join_next().await.is_some() {} }).await;
     app.registry.deps.store.settle().await?;
     Ok(())
 }
@@ -380,29 +378,6 @@ fn clone_fd(fd: &OwnedFd) -> Result<OwnedFd, ServeError> {
     fd.try_clone().map_err(|source| io_error("duplicate", Path::new("a descriptor"), source))
 }
 
-async fn bind_tcp(settings: &Settings) -> Result<(TcpListener, SocketAddr), ServeError> {
-    let address = SocketAddr::new(settings.host, settings.port);
-    let path = PathBuf::from(address.to_string());
-    let listener = TcpListener::bind(address).await.map_err(|source| io_error("listen on", &path, source))?;
-    let bound = listener.local_addr().map_err(|source| io_error("listen on", &path, source))?;
-    Ok((listener, bound))
-}
-
-/// Who may connect is decided by the directory; the token decides what they may do.
-fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
-    use std::os::unix::fs::PermissionsExt;
-    let fail = |source| io_error("listen on", path, source);
-    // What is left of a predecessor: the state directory's lock says that it is none that lives.
-    match std::fs::remove_file(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(fail(error)),
-    }
-    let listener = UnixListener::bind(path).map_err(fail)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(fail)?;
-    Ok(listener)
-}
-
 /// Make every runtime ready in the background, one after another, each tried twice.
 fn prewarm(app: &Arc<App>) {
     let app = app.clone();
@@ -428,9 +403,10 @@ fn prewarm(app: &Arc<App>) {
 }
 
 /// Tell the log and whoever started us (systemd, `sandboxd dev`) that requests are served, and where.
-fn announce(address: SocketAddr, socket: &Path) {
-    tracing::info!(url = format!("http://{address}"), socket = %socket.display(), "serving");
-    let url = format!("X_SANDBOXD_URL=http://{address}");
+fn announce(address: Option<SocketAddr>, socket: Option<&Path>) {
+    let url = address.map(|address| format!("http://{address}")).unwrap_or_default();
+    tracing::info!(url, socket = %socket.unwrap_or_else(|| Path::new("")).display(), "serving");
+    let url = format!("X_SANDBOXD_URL={url}");
     let states = [
         sd_notify::NotifyState::Ready,
         sd_notify::NotifyState::Status("serving"),

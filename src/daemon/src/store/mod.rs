@@ -106,6 +106,14 @@ impl Store {
         Ok(Self { jobs })
     }
 
+    /// Wait until its thread has done what was asked of it before.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`].
+    pub async fn answers(&self) -> Result<(), StoreError> {
+        self.call("ask after the database", |_| Ok(())).await
+    }
+
     /// Bring everything into the one file, so that a copy of it is a backup.
     ///
     /// # Errors

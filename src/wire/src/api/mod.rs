@@ -37,6 +37,9 @@ pub use workspace::{
 
 /// Header that carries the service token or a session's token.
 pub const TOKEN_HEADER: &str = "x-sandbox-token";
+/// Header of an answer that says as whom a request without a token was let in, at a unix socket with
+/// `unix_auth = "peer"`: `uid=NUMBER`.
+pub const PEER_HEADER: &str = "x-sandbox-peer";
 /// Header that carries the id of a request, made by the service unless the client named one.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
 /// Optional header of the routes that work in a session: the agent on whose behalf, for the operations log.

@@ -16,6 +16,7 @@ mod layering;
 mod layout;
 mod oci;
 mod operations;
+mod peers;
 mod quota;
 mod reach;
 mod service;
