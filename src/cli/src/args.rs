@@ -72,6 +72,27 @@ pub enum Command {
     Policy,
     /// Say what the service's host has and lacks
     Doctor,
+    /// Make a token for the service
+    Token(Token),
+}
+
+/// `token`.
+#[derive(Debug, clap::Args)]
+pub struct Token {
+    /// What to do
+    #[command(subcommand)]
+    pub command: TokenCommand,
+}
+
+/// What `token` does.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Print a new one, of 244 random bits; or write it to a file that only its owner can read
+    New {
+        /// The file; one that is there is not replaced
+        #[arg(long, value_name = "PATH")]
+        file: Option<PathBuf>,
+    },
 }
 
 /// `open`.

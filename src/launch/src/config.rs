@@ -16,6 +16,9 @@ const MAX_FILE: u64 = 64 * 1024;
 /// Project ids that are the launcher's.
 pub const PROJECTS: u32 = 1 << 20;
 
+/// Where accounts are, passwd(5). The service's is made by its package: no other source is asked.
+const ACCOUNTS: &str = "/etc/passwd";
+
 /// The launcher's configuration. Paths are absolute.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,9 +32,14 @@ pub struct Config {
     pub runtime_dir: PathBuf,
     /// Where the launcher listens, unless systemd passes it a socket.
     pub socket: PathBuf,
+    /// The service's user by its name in /etc/passwd, instead of the two numbers that follow.
+    #[serde(default)]
+    pub service_user: Option<String>,
     /// The only user whose requests are read; also the owner of workspaces on disk. Not root.
+    #[serde(default)]
     pub service_uid: u32,
     /// Group of the socket and of directories made for the service.
+    #[serde(default)]
     pub service_gid: u32,
     /// First host id of the range that belongs to sandboxes.
     #[serde(default = "default_id_base")]
@@ -161,14 +169,28 @@ impl Config {
     /// [`ConfigError`], which names the key.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = read_trusted(path)?;
-        let config: Self = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
+        let mut config: Self = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
             message: error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" "),
         })?;
-        match config.check() {
+        match config.name_user().and_then(|()| config.check()) {
             Ok(()) => Ok(config),
             Err((key, reason)) => Err(ConfigError::Value { path: path.to_owned(), key, reason }),
         }
+    }
+
+    /// Look `service_user` up.
+    fn name_user(&mut self) -> Result<(), (&'static str, String)> {
+        let Some(name) = &self.service_user else { return Ok(()) };
+        if self.service_uid != 0 || self.service_gid != 0 {
+            return Err(("service_user", "names a user, and so do service_uid and service_gid: one of them".into()));
+        }
+        let accounts =
+            std::fs::read_to_string(ACCOUNTS).map_err(|e| ("service_user", format!("read {ACCOUNTS}: {e}")))?;
+        let found = account(&accounts, name);
+        (self.service_uid, self.service_gid) =
+            found.ok_or_else(|| ("service_user", format!("{name:?} is not in {ACCOUNTS}")))?;
+        Ok(())
     }
 
     fn check(&self) -> Result<(), (&'static str, String)> {
@@ -215,6 +237,13 @@ impl Config {
     pub fn first_id(&self, slot: u32) -> u32 {
         self.id_base + slot * IDS_PER_SANDBOX
     }
+}
+
+/// Uid and gid of an account, passwd(5).
+fn account(accounts: &str, name: &str) -> Option<(u32, u32)> {
+    let mut rows = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let row = rows.find(|fields| fields.first() == Some(&name))?;
+    Some((row.get(2)?.parse().ok()?, row.get(3)?.parse().ok()?))
 }
 
 fn check_range(key: &'static str, value: u32, most: u32) -> Result<(), (&'static str, String)> {
@@ -282,6 +311,12 @@ mod tests {
             assert_eq!(error.lines().count(), 1, "{error}");
         }
         assert!(load(&GOOD.replace("900", "0"), 0o600).unwrap_err().contains("service_uid"));
+        assert!(load(&format!("{GOOD}service_user = \"daemon\""), 0o600).unwrap_err().contains("one of them"));
+        let named = GOOD.replace("service_uid = 900", "service_user = \"daemon\"").replace("service_gid = 900", "");
+        assert!(load(&named, 0o600).is_ok());
+        assert!(load(&named.replace("daemon", "no-such"), 0o600).unwrap_err().contains("/etc/passwd"));
+        // Root by another name is root.
+        assert!(load(&named.replace("daemon", "root"), 0o600).unwrap_err().contains("service_uid"));
     }
 
     #[test]

@@ -8,14 +8,19 @@ mod list;
 mod run;
 mod service;
 mod session;
+mod token;
 
 use crate::address::{self, Address};
-use crate::args::{Args, Command};
+use crate::args::{self, Args, Command};
 use crate::client::Client;
 use crate::error::Failure;
 
 /// Do what the command line says.
 pub async fn run(args: Args) -> Result<u8, Failure> {
+    if let Command::Token(args::Token { command }) = &args.command {
+        // Nobody is asked for it.
+        return token::token(command).map(|()| 0);
+    }
     let env = |name: &str| std::env::var(name).ok();
     let address = Address::choose(&args.global, env)?;
     let token = address::token(&args.global, env)?;
@@ -33,5 +38,6 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         Command::Images => service::images(&mut client, json).await.map(|()| 0),
         Command::Policy => service::policy(&mut client, json).await.map(|()| 0),
         Command::Doctor => doctor::doctor(&mut client, json).await,
+        Command::Token(args::Token { command }) => token::token(&command).map(|()| 0),
     }
 }
