@@ -120,7 +120,7 @@ fn try_start(launch: &Launch<'_>, cgroup: &mut SandboxCgroup, clock: &mut Clock)
         return Err(Failure::new(format!("{what}: its init ended at once")));
     }
     if plan.network == Network::Bridge {
-        net::attach(plan, config.network.as_ref(), &cgroup.dir)?;
+        net::attach(plan, config.network.as_ref(), launch.cgroups)?;
         clock.mark("network");
     }
     Ok(())

@@ -182,7 +182,7 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
             host.store.discard(&host.store.workspaces, id.as_str())?;
             fail::point("workspace.removed");
         }
-        Request::Network {} => return net::prepare(network),
+        Request::Network {} => return net::prepare(network, &host.cgroups),
         Request::Permit { id, permits } => net::permit(id, permits, network, &host.cgroups)?,
         Request::Refusals {} => return Ok(net::refusals(network)?),
         Request::Bootstrap { recipe } => {

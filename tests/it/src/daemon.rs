@@ -73,6 +73,7 @@ pub struct Options {
     state: Option<PathBuf>,
     catalog: PathBuf,
     images: PathBuf,
+    network: Option<PathBuf>,
 }
 
 /// An instance that did not start.
@@ -87,7 +88,7 @@ pub struct Failure {
 /// A running instance.
 #[derive(Debug)]
 pub struct Daemon {
-    /// A client over TCP with the service token.
+    /// A client with the service token, over TCP where that reaches it.
     pub client: Client,
     /// The unix socket of the API.
     pub socket: PathBuf,
@@ -133,7 +134,7 @@ impl Options {
     #[must_use]
     pub fn new() -> Self {
         let (catalog, images) = (repository().join("catalog/test.json"), target().join("images"));
-        Self { environment: Vec::new(), state: None, catalog, images }
+        Self { environment: Vec::new(), state: None, catalog, images, network: None }
     }
 
     /// With this variable in its environment.
@@ -164,6 +165,13 @@ impl Options {
         self
     }
 
+    /// In this network namespace, where only its unix socket reaches it.
+    #[must_use]
+    pub fn network(mut self, namespace: &Path) -> Self {
+        self.network = Some(namespace.to_owned());
+        self
+    }
+
     /// Start it and wait until it is ready.
     #[must_use]
     #[track_caller]
@@ -184,6 +192,9 @@ impl Options {
         let (pid_file, log) = (beside(&format!("pid{number}")), beside(&format!("log{number}")));
         let mut command = Command::new("sh");
         command.args(["-c", KEEPER, "keeper"]).args([&state, &pid_file, &log]).arg(remove);
+        if let Some(namespace) = &self.network {
+            command.arg("nsenter").arg(format!("--net={}", namespace.display()));
+        }
         command.arg(binary("sandboxd")).arg("dev").arg("--state").arg(&state).args(["--listen", "127.0.0.1:0"]);
         command.arg("--catalog").arg(&self.catalog).arg("--images").arg(&self.images);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SANDBOXD_")) {
@@ -202,7 +213,10 @@ impl Options {
         let address = text("url").trim_start_matches("http://").trim_end_matches('/').parse().expect("an address");
         let pid = wait_for(START, || fs::read_to_string(&pid_file).ok()?.trim().parse().ok());
         Ok(Daemon {
-            client: Client::new(Endpoint::Tcp(address), text("token")),
+            client: match self.network {
+                Some(_) => Client::new(Endpoint::Unix(text("socket").into()), text("token")),
+                None => Client::new(Endpoint::Tcp(address), text("token")),
+            },
             socket: text("socket").into(),
             state,
             pid: pid.expect("the process id of sandboxd dev"),

@@ -9,6 +9,7 @@
 //! | [`launcher`] | somebody who speaks to the launcher's socket |
 //! | [`pair`] | launcher and service as two programs, each of which can be killed |
 //! | [`load`] | clients that know what was acknowledged, and a run of kills under them |
+//! | [`world`] | a host and an internet, network namespaces of a test's own |
 //! | [`host`] | what of ours is on this host: processes, mounts, cgroups, networks, files |
 //!
 //! A harness fails by panicking, with what it saw.
@@ -21,6 +22,7 @@ pub mod launcher;
 pub mod load;
 pub mod pair;
 pub mod session;
+pub mod world;
 
 pub use daemon::{Daemon, shared};
 pub use http::{Client, Response};

@@ -162,28 +162,28 @@ pub fn check(egress: &Egress, settings: Option<&Settings>) -> Result<(), Error> 
 ///
 /// # Errors
 /// What is missing on this host.
-pub fn prepare(settings: Option<&Settings>) -> Result<Answer, Error> {
+pub fn prepare(settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<Answer, Error> {
     check(&Egress::default(), settings)?;
     let Some(settings) = settings else { return Ok(Answer::Done) };
     let mut nft = open()?;
-    ruleset::ensure(&mut nft, settings)?;
+    ensure(&mut nft, settings, cgroups)?;
     forward(settings)?;
     let (gateway, resolver_port) = (settings.pool.gateway(), settings.resolver_port);
     let warnings = warnings(&mut nft, settings).step(|| "look for other packet filters")?;
     Ok(Answer::Network { gateway, resolver_port, warnings })
 }
 
-/// Give the sandbox that has just been started, with `cgroup` for its record, what its plan says.
+/// Give the sandbox that has just been started what its plan says.
 ///
 /// # Errors
 /// The step that failed; [`forget`] removes what was made.
-pub fn attach(plan: &Plan, settings: Option<&Settings>, cgroup: impl AsFd) -> Result<()> {
-    let Some(settings) = settings else { return Ok(()) };
+pub fn attach(plan: &Plan, settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<()> {
+    let (Some(settings), Some(cgroup)) = (settings, cgroups.open_sandbox(&plan.id)) else { return Ok(()) };
     let record = serde_json::to_vec(&Record { slot: plan.slot, egress: plan.egress.clone() });
     let record = record.step(|| "write down the network")?;
     rustix::fs::fsetxattr(&cgroup, ATTRIBUTE, &record, XattrFlags::empty()).step(|| "write down the network")?;
     let mut nft = open()?;
-    ruleset::ensure(&mut nft, settings)?;
+    ensure(&mut nft, settings, cgroups)?;
     let chain = ruleset::ensure_policy(&mut nft, settings, &plan.egress)?;
     forward(settings)?;
     let name = settings.device(plan.slot);
@@ -252,8 +252,7 @@ pub fn refusals(settings: Option<&Settings>) -> Result<Answer> {
 /// As for [`prepare`].
 pub fn sweep(settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<()> {
     let Some(settings) = settings else { return Ok(()) };
-    let sandboxes = cgroups.list()?;
-    let records: Vec<Record> = sandboxes.iter().filter_map(|sandbox| record(cgroups, &sandbox.id)).collect();
+    let records = records(cgroups)?;
     if records.is_empty() {
         return remove(settings);
     }
@@ -268,9 +267,23 @@ pub fn sweep(settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<()> {
             }
         }
     }
-    for (record, name) in records.iter().zip(&kept) {
-        let chain = ruleset::ensure_policy(&mut nft, settings, &record.egress)?;
-        nft.put(Set { table: &table, name: "policies" }, &Element::of(name).leading_to(&chain))
+    restore(&mut nft, settings, &records)
+}
+
+/// Write the table if somebody has removed it, or nobody written it yet; with what running sandboxes have in it.
+fn ensure(nft: &mut Nft, settings: &Settings, cgroups: &CgroupRoot) -> Result<()> {
+    if ruleset::ensure(nft, settings)? { restore(nft, settings, &records(cgroups)?) } else { Ok(()) }
+}
+
+fn records(cgroups: &CgroupRoot) -> Result<Vec<Record>> {
+    Ok(cgroups.list()?.iter().filter_map(|sandbox| record(cgroups, &sandbox.id)).collect())
+}
+
+fn restore(nft: &mut Nft, settings: &Settings, records: &[Record]) -> Result<()> {
+    let table = settings.table();
+    for record in records {
+        let (name, chain) = (settings.device(record.slot), ruleset::ensure_policy(nft, settings, &record.egress)?);
+        nft.put(Set { table: &table, name: "policies" }, &Element::of(&name).leading_to(&chain))
             .step(|| format!("let {name} through the packet filter"))?;
     }
     Ok(())
@@ -295,7 +308,9 @@ fn warnings(nft: &mut Nft, settings: &Settings) -> Result<Vec<String>, Errno> {
             true => format!("what comes from and goes to {name}*"),
             false => format!("what comes from {name}* to port {}", settings.resolver_port),
         };
-        format!("the packet filter's chain {chain} of table {table} drops {what}, unless a rule of its own accepts that")
+        format!(
+            "the packet filter's chain {chain} of table {table} drops {what}, unless a rule of its own accepts that"
+        )
     };
     Ok(nft.dropping_chains()?.into_iter().take(8).map(warning).collect())
 }

@@ -43,19 +43,20 @@ pub fn place(rule: &EgressRule, settings: &Settings) -> Option<Place> {
     (!reserved.any(|reserved| reserved.contains(range))).then_some(Place::After)
 }
 
-/// Write the table if it is not there as it should be.
+/// Write the table if it is not there as it should be; whether it was not.
 ///
 /// # Errors
 /// There is no `nft`, the kernel has not what it needs, or says no.
-pub fn ensure(nft: &mut Nft, settings: &Settings) -> Result<()> {
+pub fn ensure(nft: &mut Nft, settings: &Settings) -> Result<bool> {
     let text = text(settings);
     let number = number(&text);
     let table = settings.table();
     let written = Set { table: &table, name: "written" };
     if nft.has_number(written, number).step(|| format!("look for the packet filter's table {table}"))? {
-        return Ok(());
+        return Ok(false);
     }
-    run(&text.replace("WRITTEN", &number.to_string()))
+    run(&text.replace("WRITTEN", &number.to_string()))?;
+    Ok(true)
 }
 
 /// The chain that decides for sandboxes with this `egress`, written if it is not there yet.

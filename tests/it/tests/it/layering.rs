@@ -8,7 +8,7 @@ use std::process::Command;
 use it::daemon::repository;
 
 /// The rooms of the daemon that each room may use, and why no others.
-const ROOMS: [(&str, &[&str], &str); 15] = [
+const ROOMS: [(&str, &[&str], &str); 16] = [
     (
         "main",
         &["serve", "dev", "document"],
@@ -27,7 +27,7 @@ const ROOMS: [(&str, &[&str], &str); 15] = [
     ),
     (
         "session",
-        &["image", "runtime", "store", "files", "catalog", "config", "operations"],
+        &["image", "runtime", "store", "files", "catalog", "config", "operations", "resolver"],
         "session decides and acts; it does not know HTTP",
     ),
     (
@@ -42,6 +42,7 @@ const ROOMS: [(&str, &[&str], &str); 15] = [
     ),
     ("archive", &["files", "document"], "archive looks at directories: it knows no session and no HTTP"),
     ("document", &[], "document starts a child for each document and knows nothing else"),
+    ("resolver", &[], "resolver answers for names: it does not know sessions, nor how addresses are permitted"),
     ("runtime", &[], "runtime is two clients: it does not know what they are asked for"),
     ("store", &[], "store is SQLite and knows nothing else"),
     ("files", &[], "files is openat2 and knows nothing else"),

@@ -14,6 +14,7 @@ mod inside;
 mod launcher;
 mod layering;
 mod layout;
+mod network;
 mod oci;
 mod operations;
 mod peers;
