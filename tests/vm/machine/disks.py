@@ -39,7 +39,7 @@ def digest():
     files += sorted(path for path in (HERE / "guest").rglob("*") if path.is_file())
     sum = hashlib.sha256()
     for path in files:
-        sum.update(f"{path.relative_to(REPOSITORY)} {path.stat().st_mode:o} {path.stat().st_size}\n".encode())
+        sum.update(f"{path.relative_to(REPOSITORY)} {path.stat().st_mode & 0o100} {path.stat().st_size}\n".encode())
         sum.update(path.read_bytes())
     return sum.hexdigest()[:16]
 
