@@ -6,7 +6,7 @@ use it::shared;
 use serde_json::{Value, json};
 
 /// Everything that the contract promises in `GET /policy`.
-const POLICY: [&str; 33] = [
+const POLICY: [&str; 35] = [
     "runtimes",
     "default_runtime",
     "max_sessions",
@@ -40,8 +40,10 @@ const POLICY: [&str; 33] = [
     "disk_reserve",
     "unenforced_limits",
     "host_id",
+    "io_weight",
+    "open_files",
 ];
-const RUNTIME: [&str; 11] = [
+const RUNTIME: [&str; 14] = [
     "alias",
     "image",
     "description",
@@ -53,6 +55,9 @@ const RUNTIME: [&str; 11] = [
     "pids_limit",
     "network_mode",
     "oci_runtime",
+    "io_weight",
+    "open_files",
+    "tmpfs_size",
 ];
 
 fn description() -> Value {
