@@ -4,7 +4,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR := $(TARGET)
 PROGRAMS := $(TARGET)/release/sandboxd $(TARGET)/release/sandboxd-launch $(TARGET)/release/sandbox-init $(TARGET)/release/sandboxctl
 
-.PHONY: help build demo test vm bench chaos scale lint deny format
+.PHONY: help build demo test vm bench chaos scale fuzz lint deny format
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make chaos    kill service and launcher 200 times under load, then compare (root)"
 	@echo "make scale    1,000 open sessions of which 20 are resident (root)"
 	@echo "make probes   what a hostile tenant, image, registry or client tries, each beside a control (root)"
+	@echo "make fuzz     every parser of what strangers write, for FUZZ_SECONDS (20) each (root)"
 	@echo "make lint     format, clippy, dependencies"
 
 # One invocation for the three that run on the host; sandbox-init is static and has a profile of its own.
@@ -54,6 +55,10 @@ probes: build
 	@tests/prepare test
 	@tests/probes/build
 	cargo run --quiet --release --locked --package probes
+
+fuzz:
+	@tests/prepare fuzz
+	@fuzz/run
 
 lint:
 	@tests/prepare build

@@ -16,6 +16,7 @@
 //! | [`serve`] | wires the rooms together and listens | |
 //! | [`dev`] | starts launcher and service for development | |
 //! | [`fail`] | where chaos tests kill the service; any room may call it | everything |
+//! | `fuzzing` | what the fuzz targets call; in no program | |
 
 mod api;
 mod archive;
@@ -25,6 +26,8 @@ mod dev;
 mod document;
 mod fail;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod image;
 mod operations;
 mod resolver;

@@ -26,6 +26,8 @@ mod ended;
 mod exec;
 mod files;
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod reap;
 mod runs;
 mod search;

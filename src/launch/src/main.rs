@@ -17,6 +17,7 @@
 //! | `unpack`, `layer`, `blob` | layer blobs, in a process without privilege |
 //! | `bootstrap` | recipes of local bases |
 //! | `fail` | where chaos tests kill the launcher |
+//! | `fuzzing` | what the fuzz targets call; in no program |
 //! | `sys` | all unsafe |
 
 mod blob;
@@ -29,6 +30,8 @@ mod cpuset;
 mod error;
 mod executor;
 mod fail;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod idmap;
 mod layer;
 mod measure;

@@ -42,7 +42,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// [`CatalogError`] as for [`Catalogue::read`].
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub fn parse(origin: &str, text: &str) -> Result<Self, CatalogError> {
         let mut catalogue = Self::default();
         catalogue.add(origin, text)?;

@@ -10,6 +10,8 @@
 
 mod child;
 mod confine;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod pdf;
 mod picture;
 

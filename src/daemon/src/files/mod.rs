@@ -30,6 +30,8 @@
 
 mod entry;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod inside;
 mod list;
 mod mkdir;

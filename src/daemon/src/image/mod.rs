@@ -18,6 +18,8 @@ mod base;
 mod build;
 mod error;
 mod flight;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod list;
 mod log;
 mod machine;

@@ -12,6 +12,8 @@
 //! sandbox and altogether, connections, their length and their patience.
 
 mod answer;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod guest;
 mod listen;
 mod upstream;

@@ -90,7 +90,7 @@ async fn over_tcp(upstream: SocketAddr, query: &Message, bytes: &[u8]) -> io::Re
 }
 
 /// What was received, if it is an answer to what was asked.
-fn answer_to(query: &Message, bytes: &[u8]) -> Option<Message> {
+pub(super) fn answer_to(query: &Message, bytes: &[u8]) -> Option<Message> {
     let answer = Message::from_vec(bytes).ok()?;
     let fits = answer.metadata.message_type == MessageType::Response
         && answer.metadata.id == query.metadata.id

@@ -1,5 +1,7 @@
 //! The service as a whole: reads the configuration, wires the rooms, recovers, listens, ends.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod host;
 mod listen;
 pub mod log;
@@ -328,8 +330,9 @@ fn catalog_files(paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            // The default directory need not be there; a file that is named must, and its reading says so.
-            files.extend((path.extension().is_some() || path.exists()).then(|| path.clone()));
+            // The default directory (`catalog.d`) need not be there; a file that is named must, and its reading says so.
+            let is_file = path.extension().is_some_and(|extension| extension == "json") || path.exists();
+            files.extend(is_file.then(|| path.clone()));
             continue;
         }
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();

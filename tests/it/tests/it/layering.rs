@@ -8,7 +8,7 @@ use std::process::Command;
 use it::daemon::repository;
 
 /// The rooms of the daemon that each room may use, and why no others.
-const ROOMS: [(&str, &[&str], &str); 16] = [
+const ROOMS: [(&str, &[&str], &str); 17] = [
     (
         "main",
         &["serve", "dev", "document"],
@@ -48,6 +48,11 @@ const ROOMS: [(&str, &[&str], &str); 16] = [
     ("files", &[], "files is openat2 and knows nothing else"),
     ("catalog", &[], "catalog is data"),
     ("fail", &[], "fail ends the process, at points that any room may pass"),
+    (
+        "fuzzing",
+        &["catalog", "config", "document", "files", "image", "resolver", "runtime", "serve"],
+        "fuzzing hands bytes to the parsers of the rooms; it is in no program",
+    ),
     ("config", &["catalog"], "config reads settings; it takes two value types from the catalogue"),
 ];
 
@@ -239,4 +244,34 @@ fn nobody_waits_for_any_child_but_the_init() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What a manifest depends on, by name, of its sections of that name.
+fn dependencies(manifest: &str, sections: &[&str]) -> BTreeSet<String> {
+    let mut section = "";
+    let mut found = BTreeSet::new();
+    for line in manifest.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if line.starts_with('[') {
+            section = line;
+        } else if sections.contains(&section) {
+            found.extend(line.split(['.', ' ', '=']).next().map(str::to_owned));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_fuzz_targets_are_built_of_what_the_programs_are() {
+    for directory in ["daemon", "init", "launch"] {
+        let own = fs::read_to_string(source(directory).join("Cargo.toml")).unwrap();
+        let fuzzed = fs::read_to_string(repository().join("fuzz").join(directory).join("Cargo.toml")).unwrap();
+        let (own, tested) = (dependencies(&own, &["[dependencies]"]), dependencies(&own, &["[dev-dependencies]"]));
+        let fuzzed = dependencies(&fuzzed, &["[dependencies]"]);
+        let missing: Vec<_> = own.difference(&fuzzed).collect();
+        let surplus: Vec<_> = fuzzed.iter().filter(|name| !own.contains(*name) && !tested.contains(*name)).collect();
+        assert!(
+            missing.is_empty() && surplus.is_empty(),
+            "fuzz/{directory}/Cargo.toml repeats what src/{directory}/Cargo.toml has: add {missing:?}, remove {surplus:?}"
+        );
+    }
 }
