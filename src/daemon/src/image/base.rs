@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use oci_client::Reference;
+use oci_spec::distribution::Reference;
 use sha2::{Digest, Sha256};
 use wire::id::LayerId;
 use wire::launch::Compression;

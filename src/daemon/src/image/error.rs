@@ -7,6 +7,7 @@ use wire::id::LayerId;
 
 use super::machine::MachineError;
 use super::manifest::ManifestError;
+use super::registry::RegistryError;
 use super::user::UserError;
 
 /// An image cannot be had.
@@ -131,7 +132,7 @@ pub enum PullError {
         what: String,
         /// Why.
         #[source]
-        source: Box<oci_client::errors::OciDistributionError>,
+        source: Box<RegistryError>,
     },
     /// The connection broke off.
     #[error("read blob {digest}")]
@@ -140,7 +141,7 @@ pub enum PullError {
         digest: String,
         /// Why.
         #[source]
-        source: io::Error,
+        source: reqwest::Error,
     },
     /// The registry's description of the image is not acceptable.
     #[error(transparent)]
@@ -161,7 +162,7 @@ pub enum PullError {
     },
     /// The client for registries cannot be made.
     #[error("make the registry client")]
-    Client(#[source] Box<oci_client::errors::OciDistributionError>),
+    Client(#[source] Box<RegistryError>),
     /// It took too long.
     #[error("not done after {seconds} s")]
     Deadline {

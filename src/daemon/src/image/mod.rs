@@ -27,6 +27,7 @@ mod manifest;
 mod name;
 mod pull;
 mod record;
+mod registry;
 mod settings;
 mod size;
 mod steps;

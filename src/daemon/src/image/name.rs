@@ -4,7 +4,7 @@
 //! among the recipes, then at the configured registry. A name that begins with a host
 //! (`registry.example.org/team/image:tag`, `localhost:5000/image`) is that registry's alone.
 
-use oci_client::Reference;
+use oci_spec::distribution::Reference;
 
 use super::error::ImageError;
 

@@ -4,12 +4,8 @@
 //! are what the manifest announced. Blobs and layers that are here already are not fetched again.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
-use futures_util::StreamExt;
-use oci_client::Reference;
-use oci_client::client::{Client, ClientConfig, ClientProtocol};
-use oci_client::manifest::OciDescriptor;
+use oci_spec::distribution::Reference;
 use sha2::{Digest, Sha256};
 use wire::id::LayerId;
 use wire::launch::Compression;
@@ -19,10 +15,8 @@ use super::auth::credentials;
 use super::error::{PullError, StoreError};
 use super::manifest::{self, Blob, Config, Document, MAX_DOCUMENT, Manifest};
 use super::record::hex;
+use super::registry::Registry;
 use super::store::{Store, read_bounded};
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An image whose blobs are in the store.
 #[derive(Debug)]
@@ -68,9 +62,11 @@ async fn fetch_anywhere(settings: &Settings, store: &Store, reference: &Referenc
 }
 
 async fn fetch_from(settings: &Settings, store: &Store, reference: &Reference) -> Result<Fetched, PullError> {
-    let puller = Puller { client: client(settings)?, store, reference };
-    let auth = credentials(settings.auth_file.as_deref(), reference.resolve_registry())?;
-    let (manifest, digest) = puller.manifest(&auth).await?;
+    let login = credentials(settings.auth_file.as_deref(), reference.resolve_registry())?;
+    let registry = Registry::new(reference, &settings.insecure_registries, login);
+    let registry = registry.map_err(|e| PullError::Client(Box::new(e)))?;
+    let mut puller = Puller { registry, store, reference };
+    let (manifest, digest) = puller.manifest().await?;
     let config = puller.config(&manifest).await?;
     let mut layers = Vec::with_capacity(manifest.layers.len());
     for ((blob, compression), id) in manifest.layers.into_iter().zip(&config.diff_ids) {
@@ -82,33 +78,23 @@ async fn fetch_from(settings: &Settings, store: &Store, reference: &Reference) -
     Ok(Fetched { digest, config, layers })
 }
 
-/// A client of its own for each pull, so that credentials and certificates are those of now.
-fn client(settings: &Settings) -> Result<Client, PullError> {
-    // Fails when it is installed already, which is what is wanted.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let config = ClientConfig {
-        protocol: ClientProtocol::HttpsExcept(settings.insecure_registries.clone()),
-        connect_timeout: Some(CONNECT_TIMEOUT),
-        read_timeout: Some(READ_TIMEOUT),
-        user_agent: concat!("sandboxd/", env!("CARGO_PKG_VERSION")),
-        ..ClientConfig::default()
-    };
-    Client::try_from(config).map_err(|e| PullError::Client(Box::new(e)))
-}
-
 struct Puller<'a> {
-    client: Client,
+    registry: Registry<'a>,
     store: &'a Store,
     reference: &'a Reference,
 }
 
 impl Puller<'_> {
     /// This platform's manifest and its digest as hex.
-    async fn manifest(&self, auth: &oci_client::secrets::RegistryAuth) -> Result<(Manifest, String), PullError> {
-        match self.document(self.reference, auth).await? {
+    async fn manifest(&mut self) -> Result<(Manifest, String), PullError> {
+        let reference = self.reference;
+        let first = match reference.digest() {
+            Some(digest) => self.document(digest, Some(digest)).await?,
+            None => self.document(reference.tag().unwrap_or("latest"), None).await?,
+        };
+        match first {
             (Document::Image(manifest), digest) => Ok((manifest, digest)),
-            (Document::Index(chosen), _) => match self.document(&self.reference.clone_with_digest(chosen), auth).await?
-            {
+            (Document::Index(chosen), _) => match self.document(&chosen, Some(&chosen)).await? {
                 (Document::Image(manifest), digest) => Ok((manifest, digest)),
                 (Document::Index(_), _) => {
                     let reason = "an index names another index".to_owned();
@@ -118,22 +104,17 @@ impl Puller<'_> {
         }
     }
 
-    async fn document(
-        &self,
-        reference: &Reference,
-        auth: &oci_client::secrets::RegistryAuth,
-    ) -> Result<(Document, String), PullError> {
-        let fail = |e| PullError::Registry { what: format!("the manifest of {reference}"), source: Box::new(e) };
-        let (bytes, _) = self.client.pull_manifest_raw(reference, auth, &manifest::ACCEPTED).await.map_err(fail)?;
+    /// A manifest or index, which must have the digest `expected` if there is one.
+    async fn document(&mut self, of: &str, expected: Option<&str>) -> Result<(Document, String), PullError> {
+        let what = || format!("the manifest of {}", self.reference);
+        let fail = |e| PullError::Registry { what: what(), source: Box::new(e) };
+        let bytes = self.registry.manifest(of).await.map_err(fail)?;
         let digest = hex(&Sha256::digest(&bytes));
-        // The client has compared it with a digest in the reference; this is for those it does not know.
-        if let Some(expected) = reference.digest()
+        if let Some(expected) = expected
             && expected != format!("sha256:{digest}")
         {
-            return Err(PullError::Blob {
-                digest: expected.to_owned(),
-                problem: format!("has the digest sha256:{digest}"),
-            });
+            let problem = format!("has the digest sha256:{digest}");
+            return Err(PullError::Blob { digest: expected.to_owned(), problem });
         }
         let document = manifest::parse(&bytes)?;
         let (store, path) = (self.store.clone(), format!("blobs/sha256/{digest}"));
@@ -141,7 +122,7 @@ impl Puller<'_> {
         Ok((document, digest))
     }
 
-    async fn config(&self, manifest: &Manifest) -> Result<Config, PullError> {
+    async fn config(&mut self, manifest: &Manifest) -> Result<Config, PullError> {
         let blob = &manifest.config;
         self.blob(blob).await?;
         let missing = || StoreError::new("open", format!("blobs/sha256/{}", blob.hex), io::ErrorKind::NotFound);
@@ -151,22 +132,21 @@ impl Puller<'_> {
     }
 
     /// See to it that a blob is in the store.
-    async fn blob(&self, blob: &Blob) -> Result<(), PullError> {
+    async fn blob(&mut self, blob: &Blob) -> Result<(), PullError> {
         if self.store.blob(&blob.hex)?.is_some() {
             return Ok(());
         }
         let digest = format!("sha256:{}", blob.hex);
         let wrong = |problem: String| PullError::Blob { digest: digest.clone(), problem };
         let path = format!("blobs/sha256/{}", blob.hex);
-        // Without the addresses that a manifest may name besides: nothing is fetched from where a stranger says.
-        let descriptor = OciDescriptor { digest: digest.clone(), ..OciDescriptor::default() };
+        // Addresses that a manifest may name besides are not read: nothing is fetched from where a stranger says.
         let fail = |e| PullError::Registry { what: digest.clone(), source: Box::new(e) };
-        let mut stream = self.client.pull_blob_stream(self.reference, &descriptor).await.map_err(fail)?.stream;
+        let mut response = self.registry.blob(&digest).await.map_err(fail)?;
 
         let mut staged = self.store.stage(&path)?;
         let (mut hasher, mut size) = (Sha256::new(), 0_u64);
-        while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|source| PullError::Stream { digest: digest.clone(), source })?;
+        let broken = |source| PullError::Stream { digest: digest.clone(), source };
+        while let Some(chunk) = response.chunk().await.map_err(broken)? {
             size += chunk.len() as u64;
             if size > blob.size {
                 return Err(wrong(format!("is longer than the {} bytes announced", blob.size)));

@@ -17,6 +17,8 @@ type Content = HashMap<String, (u64, Vec<u8>)>;
 struct Registry {
     content: Arc<Mutex<Content>>,
     asked: Arc<Mutex<Vec<String>>>,
+    /// What has to be in a request for anything but the token that says so.
+    wants: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Registry {
@@ -37,9 +39,10 @@ impl Registry {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let registry = self.clone();
+        let realm = format!("www-authenticate: Bearer realm=\"http://{address}/token\",service=\"x\"\r\n");
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let registry = registry.clone();
+                let (registry, realm) = (registry.clone(), realm.clone());
                 tokio::spawn(async move {
                     let mut request = vec![0; 16 * 1024];
                     let count = stream.read(&mut request).await.unwrap_or(0);
@@ -49,9 +52,15 @@ impl Registry {
                     let path = target.trim_start_matches("/v2/test/").to_owned();
                     registry.asked.lock().unwrap().push(path.clone());
                     let found = registry.content.lock().unwrap().get(&path).cloned();
-                    let (status, length, body) =
+                    let (mut status, length, body) =
                         found.map_or((404, 0, Vec::new()), |(length, body)| (200, length, body));
-                    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+                    let mut more = "";
+                    let wants = *registry.wants.lock().unwrap();
+                    if path != "/token" && wants.is_some_and(|wants| !text.contains(wants)) {
+                        (status, more) = (401, realm.as_str());
+                    }
+                    let head =
+                        format!("HTTP/1.1 {status} X\r\n{more}content-length: {length}\r\nconnection: close\r\n\r\n");
                     let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
                 });
             }
@@ -169,4 +178,29 @@ async fn mirrors_come_first_and_the_registry_is_the_last_resort() {
     let before = origin.asked("manifests/1");
     let fetched = fetch(&settings, &store, &reference).await.unwrap();
     assert_eq!((fetched.layers[0].blob.clone(), origin.asked("manifests/1")), (sha(b"from the mirror"), before));
+}
+
+#[tokio::test]
+async fn a_token_is_fetched_from_where_the_registry_says() {
+    let (root, registry) = (tempfile::tempdir().unwrap(), Registry::default());
+    registry.image(b"a layer");
+    *registry.wants.lock().unwrap() = Some("authorization: Bearer open-sesame\r\n");
+    let address = registry.serve().await;
+    let error = pull(root.path(), &address).await.unwrap_err();
+    assert!(error.to_string().contains("manifest"), "{error}");
+    registry.put("/token", br#"{"token": "open-sesame"}"#);
+    pull(root.path(), &address).await.unwrap();
+    assert!(registry.asked("/token") >= 2);
+}
+
+#[tokio::test]
+async fn of_what_a_registry_says_so_much_is_read_and_no_more() {
+    let (root, registry) = (tempfile::tempdir().unwrap(), Registry::default());
+    registry.image(b"a layer");
+    registry.put("manifests/1", &vec![b' '; (MAX_DOCUMENT + 1) as usize]);
+    let address = registry.serve().await;
+    let error = pull(root.path(), &address).await.unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("more than 4194304 bytes"), "{source}");
+    assert!(blobs(root.path()).is_empty());
 }
