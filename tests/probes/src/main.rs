@@ -28,6 +28,7 @@ mod runtime;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use ground::Ground;
 use report::Report;
@@ -57,7 +58,9 @@ fn main() -> ExitCode {
     let mut report = Report::default();
     for (name, probe) in CLASSES {
         if wanted.is_empty() || wanted.iter().any(|class| class == name) {
+            let begun = Instant::now();
             let tried = catch_unwind(AssertUnwindSafe(|| probe(&ground, &mut report)));
+            println!("({name}: {:.0} s)", begun.elapsed().as_secs_f64());
             if let Err(panic) = tried {
                 report.broken(name, &said(panic.as_ref()));
             }
