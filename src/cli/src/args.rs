@@ -74,6 +74,14 @@ pub enum Command {
     Doctor,
     /// Make a token for the service
     Token(Token),
+    /// Print what a shell sources to complete command lines of this program
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    #[command(hide = true)]
+    Manual,
 }
 
 /// `token`.

@@ -5,6 +5,7 @@ mod doctor;
 mod du;
 mod key;
 mod list;
+mod manual;
 mod run;
 mod service;
 mod session;
@@ -17,9 +18,12 @@ use crate::error::Failure;
 
 /// Do what the command line says.
 pub async fn run(args: Args) -> Result<u8, Failure> {
+    // Nobody is asked for these, so that nothing need be said about where the service is.
     if let Command::Token(args::Token { command }) = &args.command {
-        // Nobody is asked for it.
         return token::token(command).map(|()| 0);
+    }
+    if let Command::Completions { shell } = args.command {
+        return manual::completions(shell).map(|()| 0);
     }
     let env = |name: &str| std::env::var(name).ok();
     let address = Address::choose(&args.global, env)?;
@@ -39,5 +43,7 @@ pub async fn run(args: Args) -> Result<u8, Failure> {
         Command::Policy => service::policy(&mut client, json).await.map(|()| 0),
         Command::Doctor => doctor::doctor(&mut client, json).await,
         Command::Token(args::Token { command }) => token::token(&command).map(|()| 0),
+        Command::Completions { shell } => manual::completions(shell).map(|()| 0),
+        Command::Manual => manual::manual().map(|()| 0),
     }
 }
