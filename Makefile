@@ -17,6 +17,8 @@ help:
 	@echo "make scale    1,000 open sessions of which 20 are resident (root)"
 	@echo "make probes   what a hostile tenant, image, registry or client tries, each beside a control (root)"
 	@echo "make fuzz     every parser of what strangers write, for FUZZ_SECONDS (20) each (root)"
+	@echo "make deb, make rpm   the packages, in target/packages"
+	@echo "make package  both packages: what is in them, and what they do to a host's files (root)"
 	@echo "make lint     format, clippy, dependencies"
 
 # One invocation for the three that run on the host; sandbox-init is static and has a profile of its own.
@@ -59,6 +61,15 @@ probes: build
 fuzz:
 	@tests/prepare fuzz
 	@fuzz/run
+
+.PHONY: deb rpm package
+deb rpm: build
+	@tests/prepare $@
+	@packaging/$@/build | xargs stat --format '%s %n' | awk '{ printf "$@: %.1f MiB, %s\n", $$1 / 1048576, $$2 }'
+
+package: build
+	@tests/prepare package
+	@tests/package/run
 
 lint:
 	@tests/prepare build

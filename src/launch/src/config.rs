@@ -327,11 +327,20 @@ mod tests {
         }
     }
 
+    /// A line, without the # right before a setting.
+    fn without_number_sign(line: &str) -> &str {
+        let setting = line.strip_prefix('#').filter(|text| text.starts_with(|c: char| c.is_ascii_lowercase()));
+        setting.unwrap_or(line)
+    }
+
     #[test]
     fn the_installed_default_is_valid() {
         let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../systemd/launch.toml")).unwrap();
         // Where the package is not installed, its user is not there.
         let text = text.replace("service_user = \"sandboxd\"", "service_user = \"daemon\"");
         assert!(load(&text, 0o644).is_ok(), "{:?}", load(&text, 0o644));
+        // So is what it has behind a #.
+        let all = text.lines().map(without_number_sign).collect::<Vec<_>>().join("\n");
+        assert!(all.contains("\n[network]\n") && load(&all, 0o644).is_ok(), "{:?}", load(&all, 0o644));
     }
 }

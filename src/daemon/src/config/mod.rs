@@ -5,6 +5,8 @@
 //! default. Empty, where a setting may be off: off. What does not parse, and what does not go
 //! together, is one line that names the variable.
 
+#[cfg(test)]
+mod installed_tests;
 mod load;
 mod read;
 

@@ -56,6 +56,12 @@ impl Raw {
         Ok(raw)
     }
 
+    /// Every setting that was asked for.
+    #[cfg(test)]
+    pub fn names(&self) -> Vec<&'static str> {
+        self.known.borrow().iter().copied().collect()
+    }
+
     /// What a setting is if nobody has written it.
     pub fn supply(&mut self, name: &str, value: String) {
         self.values.entry(name.to_owned()).or_insert(value);
