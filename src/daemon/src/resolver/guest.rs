@@ -15,6 +15,11 @@ const QUESTIONS: usize = 64;
 /// Addresses of one sandbox that are remembered as permitted; more are permitted again.
 const REMEMBERED: usize = 4096;
 
+/// A port of one protocol.
+type Port = (Protocol, u16);
+/// What was permitted, and until when an answer may rely on it.
+type Permitted = HashMap<(Ipv4Addr, Option<Port>), Instant>;
+
 /// A name that may be asked for, or every name below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameRule {
@@ -46,7 +51,7 @@ pub struct Guest {
     /// Packets that the packet filter has refused, as was last looked.
     pub packets: AtomicU64,
     refused: AtomicU64,
-    permitted: Mutex<HashMap<(Ipv4Addr, Option<(Protocol, u16)>), Instant>>,
+    permitted: Mutex<Permitted>,
     /// Questions that may still be asked.
     pub questions: Semaphore,
 }
@@ -94,7 +99,7 @@ impl Guest {
         if self.terms.names.is_none() {
             return Vec::new();
         }
-        let ports: Vec<Option<(Protocol, u16)>> = match self.rules(name).any(|rule| rule.ports.is_empty()) {
+        let ports: Vec<Option<Port>> = match self.rules(name).any(|rule| rule.ports.is_empty()) {
             true => vec![None],
             false => self.rules(name).flat_map(|rule| rule.ports.iter().copied().map(Some)).collect(),
         };
@@ -127,7 +132,7 @@ impl Guest {
         })
     }
 
-    fn permitted(&self) -> MutexGuard<'_, HashMap<(Ipv4Addr, Option<(Protocol, u16)>), Instant>> {
+    fn permitted(&self) -> MutexGuard<'_, Permitted> {
         self.permitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,8 +191,8 @@ impl Drop for Lease {
 mod tests {
     use super::*;
 
-    fn guest(names: Option<&[(&str, bool, &[(Protocol, u16)])]>) -> Guest {
-        let rule = |(name, below, ports): &(&str, bool, &[(Protocol, u16)])| NameRule {
+    fn guest(names: Option<&[(&str, bool, &[Port])]>) -> Guest {
+        let rule = |(name, below, ports): &(&str, bool, &[Port])| NameRule {
             name: (*name).to_owned(),
             below: *below,
             ports: ports.to_vec(),

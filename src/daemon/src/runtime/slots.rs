@@ -1,6 +1,6 @@
 //! Which ranges of ids are in use: one for each sandbox that runs.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Slots 1 to `count` - 1; slot 0 owns the files on disk and is nobody's.
@@ -9,8 +9,8 @@ pub struct Slots(Arc<Mutex<Free>>);
 
 #[derive(Debug)]
 struct Free {
-    /// Given back.
-    returned: BTreeSet<u32>,
+    /// Given back, in that order.
+    returned: VecDeque<u32>,
     /// Never given out yet: this one and all above, below `count`.
     next: u32,
     count: u32,
@@ -27,18 +27,20 @@ impl Slots {
     /// As many as the launcher's configuration has.
     #[must_use]
     pub fn new(count: u32) -> Self {
-        Self(Arc::new(Mutex::new(Free { returned: BTreeSet::new(), next: 1, count })))
+        Self(Arc::new(Mutex::new(Free { returned: VecDeque::new(), next: 1, count })))
     }
 
-    /// The lowest free slot; `None` if all are in use.
+    /// The slot that has been free the longest; `None` if all are in use. What the kernel still clears away of
+    /// the last sandbox in one (its network device, some 20 ms) is gone when it is given out again.
     #[must_use]
     pub fn take(&self) -> Option<Slot> {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = free.returned.pop_first().or_else(|| {
-            let fresh = (free.next < free.count).then_some(free.next);
-            free.next += u32::from(fresh.is_some());
-            fresh
-        })?;
+        let number = if free.next < free.count {
+            free.next += 1;
+            free.next - 1
+        } else {
+            free.returned.pop_front()?
+        };
         Some(Slot { number, slots: self.clone() })
     }
 
@@ -53,8 +55,9 @@ impl Slots {
             let skipped = free.next..number;
             free.returned.extend(skipped);
             free.next = number + 1;
-        } else if !free.returned.remove(&number) {
-            return None;
+        } else {
+            let at = free.returned.iter().position(|free| *free == number)?;
+            free.returned.remove(at);
         }
         Some(Slot { number, slots: self.clone() })
     }
@@ -71,7 +74,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut free = self.slots.0.lock().unwrap_or_else(PoisonError::into_inner);
-        free.returned.insert(self.number);
+        free.returned.push_back(self.number);
     }
 }
 

@@ -63,9 +63,14 @@ fn catalogue(state: &StateDir) -> PathBuf {
 
 impl Service {
     fn start() -> Self {
+        Self::by("builtin")
+    }
+
+    fn by(oci_runtime: &str) -> Self {
         let (world, state) = (World::new(), StateDir::new());
         let options = Options::new().env("SANDBOXD_DNS_UPSTREAMS", RESOLVER).env("SANDBOXD_MAX_SESSIONS", "50");
-        let options = options.network(&world.host.path).catalog(&catalogue(&state));
+        let options =
+            options.env("SANDBOXD_OCI_RUNTIME", oci_runtime).network(&world.host.path).catalog(&catalogue(&state));
         let daemon = options.start();
         Self { world, daemon, _state: state }
     }
@@ -317,6 +322,21 @@ fn twenty_open_at_once_and_a_network_costs_little() {
     let sessions = sessions.into_inner().unwrap();
     for session in &sessions {
         assert_eq!(connects(session, "1.2.3.4", 80, "tcp"), "yes");
+    }
+}
+
+#[test]
+fn whoever_starts_it_a_session_has_its_network() {
+    for runtime in ["crun", "runc"] {
+        if !std::path::Path::new("/usr/bin").join(runtime).exists() {
+            println!("skipped: {runtime} is not installed");
+            continue;
+        }
+        let service = Service::by(runtime);
+        service.world.name("allowed.example", &[&["7.7.7.7"]]);
+        let session = service.daemon.session("listed");
+        assert_eq!(connects(&session, "allowed.example", 80, "tcp"), "yes", "{runtime}");
+        assert!(connects(&session, HOST, 80, "tcp").starts_with("no: "), "{runtime}");
     }
 }
 
