@@ -34,7 +34,7 @@ use crate::image::{self, Account, Images};
 use crate::operations::{self, Caller, Log, Op, Operation, Subject};
 use crate::runtime::{Launcher, Slots};
 use crate::session::expiry::Sweeper;
-use crate::session::{Deps, DiskError, Found, Key, Networks, Quotas, Registry, Session, SessionError, Watch, now};
+use crate::session::{Deps, Found, Key, Networks, OnStopped, Quotas, Registry, SessionError, Watch, now};
 use crate::store::{Store, StoreError};
 use host::Host;
 use listen::{Peers, listen};
@@ -288,7 +288,7 @@ fn record_found(log: Arc<Log>) -> Box<dyn Fn(Found) + Send + Sync> {
 }
 
 /// Record that a sandbox was stopped for the disk's sake.
-fn record_stopped(log: Arc<Log>) -> Box<dyn Fn(&Session, &DiskError) + Send + Sync> {
+fn record_stopped(log: Arc<Log>) -> OnStopped {
     Box::new(move |session, error| {
         let (id, opened, tenant) = (session.id.clone(), session.created_at, session.tenant.clone());
         let target = error.to_string();

@@ -29,6 +29,9 @@ use crate::store::{Store, StoreError};
 /// Name of an init's control socket in its directory.
 pub const SOCKET: &str = "init.sock";
 
+/// Told that a session was stopped, and why.
+pub type OnStopped = Box<dyn Fn(&Session, &DiskError) + Send + Sync>;
+
 /// What sessions are made of and with.
 pub struct Deps {
     /// What is set.
@@ -48,7 +51,7 @@ pub struct Deps {
     /// Told the ends of commands whose requests died with a predecessor of this process.
     pub found: Box<dyn Fn(super::Found) + Send + Sync>,
     /// Told that a session was stopped, and why.
-    pub stopped: Box<dyn Fn(&Session, &DiskError) + Send + Sync>,
+    pub stopped: OnStopped,
     /// What sessions may use of the disk.
     pub quotas: Quotas,
     /// Commands that may still be started.

@@ -48,13 +48,13 @@ mod token;
 mod usage;
 mod workspaces;
 
-pub use create::Deps;
+pub use create::{Deps, OnStopped};
 pub use error::SessionError;
 pub use handle::{Session, now};
 pub use limits::Ceilings;
 pub use network::Networks;
 pub use policy::{Policy, PolicyError};
-pub use quota::{DiskError, Quotas};
+pub use quota::Quotas;
 pub use quota_watch::Watch;
 pub use reach::{Payload, Reached};
 pub use registry::{NewSession, Registry};
