@@ -12,6 +12,9 @@ use crate::sys::{Errno, Result, kill, make_dir, open_beneath, read, read_at, rem
 /// Most of `cgroup.procs` that [`Commands::terminate`] reads, in bytes: some ten thousand processes.
 const MAX_PROCS: usize = 64 * 1024;
 
+/// How often processes are looked for that have appeared while others were killed.
+const MAX_ROUNDS: usize = 16;
+
 /// The cgroup that holds those of all commands.
 #[derive(Debug)]
 pub struct Commands {
@@ -23,12 +26,19 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// The cgroup at `dir`.
+    /// The cgroup at `dir`, of version 2; or of version 1, where nothing is limited and killing takes longer.
     ///
     /// # Errors
-    /// If `dir` is no cgroup v2 directory.
+    /// If `dir` is no cgroup directory.
     pub fn new(dir: OwnedFd) -> Result<Self> {
-        let control = open_beneath(dir.as_fd(), c"cgroup.subtree_control", libc::O_RDONLY)?;
+        let control = match open_beneath(dir.as_fd(), c"cgroup.subtree_control", libc::O_RDONLY) {
+            Ok(control) => control,
+            Err(Errno(libc::ENOENT)) => {
+                open_beneath(dir.as_fd(), c"cgroup.procs", libc::O_RDONLY)?;
+                return Ok(Self { dir, memory: false, pids: None });
+            }
+            Err(errno) => return Err(errno),
+        };
         let mut buffer = [0; 512];
         let len = read(control.as_fd(), &mut buffer)?;
         let memory = buffer[..len].split(u8::is_ascii_whitespace).any(|name| name == b"memory");
@@ -66,7 +76,19 @@ impl Commands {
     /// # Errors
     /// Those of open(2) and write(2).
     pub fn kill(&self, run: RunId) -> Result<()> {
-        write(self.open(run, "/cgroup.kill", libc::O_WRONLY)?.as_fd(), b"1")
+        match self.open(run, "/cgroup.kill", libc::O_WRONLY) {
+            Ok(file) => write(file.as_fd(), b"1"),
+            Err(Errno(libc::ENOENT)) => {
+                // One after another, until no more appear; what escapes is killed when this is done again.
+                for _ in 0..MAX_ROUNDS {
+                    if self.signal(run, libc::SIGKILL)? == 0 {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Asks every process of `run` to end, with `SIGTERM`. One that appears meanwhile may be missed, and one that
@@ -75,6 +97,12 @@ impl Commands {
     /// # Errors
     /// Those of open(2) and read(2).
     pub fn terminate(&self, run: RunId) -> Result<()> {
+        self.signal(run, libc::SIGTERM).map(drop)
+    }
+
+    /// Sends `signal` to every process of `run`: how many took it.
+    fn signal(&self, run: RunId, signal: i32) -> Result<usize> {
+        let mut sent = 0;
         let procs = self.open(run, "/cgroup.procs", libc::O_RDONLY)?;
         let mut pid = 0_i32;
         let mut buffer = [0; 4096];
@@ -88,13 +116,13 @@ impl Commands {
                     b'0'..=b'9' => pid.saturating_mul(10).saturating_add(i32::from(byte - b'0')),
                     _ => {
                         // It may be gone already. 0, a process of outside, is refused by `kill`.
-                        let _ = kill(pid, libc::SIGTERM);
+                        sent += usize::from(kill(pid, signal).is_ok());
                         0
                     }
                 };
             }
         }
-        Ok(())
+        Ok(sent)
     }
 
     /// The file that tells when `run` has no processes any more; ask it by [`populated`].

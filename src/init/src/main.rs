@@ -28,6 +28,7 @@ mod files;
 mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod gvisor;
 mod reap;
 mod runs;
 mod search;
@@ -35,6 +36,7 @@ mod seccomp;
 mod serve;
 mod setup;
 mod sys;
+mod tunnel;
 
 use std::process::ExitCode;
 
@@ -42,9 +44,17 @@ use std::process::ExitCode;
 const CANNOT_START: u8 = 70;
 
 fn main() -> ExitCode {
-    let build = match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let build = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => false,
-        [only] if only == "--build" => true,
+        ["--build"] => true,
+        ["--inside"] => match gvisor::inside() {
+            Ok(()) => false,
+            Err(failure) => return fail(&failure.to_string()),
+        },
+        ["--outside", id] if id.parse::<u32>().is_ok_and(|id| id > 0) => {
+            return fail(&gvisor::outside(id.parse().unwrap_or(u32::MAX)).to_string());
+        }
         _ => {
             return fail("usage: sandbox-init [--build], with the control socket as descriptor 3 and the cgroup as 4");
         }

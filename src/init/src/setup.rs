@@ -67,8 +67,8 @@ pub fn prepare(build: bool) -> Result<Ready, Failed> {
     let (listener, commands) = descriptors()?;
     sys::block_signals().map_err(failed("block signals"))?;
     match sys::loopback_up() {
-        // Not ours (a build on the host's network), or none.
-        Ok(()) | Err(Errno(libc::EPERM | libc::EACCES | libc::ENODEV)) => {}
+        // Not ours (a build on the host's network), none, or one that is up and knows nothing else (gVisor).
+        Ok(()) | Err(Errno(libc::EPERM | libc::EACCES | libc::ENODEV | libc::ENOTTY)) => {}
         Err(errno) => return Err(failed("bring the loopback interface up")(errno)),
     }
     sys::set_umask(0o022);

@@ -251,7 +251,7 @@ impl SandboxCgroup {
 }
 
 impl SandboxCgroup {
-    /// Make one more, `name`, beside `init`.
+    /// Make one more at `name`.
     ///
     /// # Errors
     /// What mkdir(2) says.

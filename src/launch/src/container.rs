@@ -9,7 +9,7 @@
 //! libcontainer runs in a process of its own because it changes the one that it runs in, may panic, and never gives up
 //! by itself: the container child can be killed, and dies with the launch child.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use libcontainer::container::builder::ContainerBuilder;
@@ -26,7 +26,7 @@ use crate::oci::{self, Program};
 use crate::rootfs::{self, Sources};
 use crate::spec;
 use crate::store::Store;
-use crate::{executor, fail, net, subprocess, sys};
+use crate::{executor, fail, gvisor, net, subprocess, sys};
 
 /// Measures consecutive parts of a launch.
 struct Clock {
@@ -97,13 +97,14 @@ fn try_start(launch: &Launch<'_>, cgroup: &mut SandboxCgroup, clock: &mut Clock)
     clock.mark("mounts");
     fail::point("start.mounts");
     let own = own_cgroup(plan.oci_runtime, cgroup)?;
-    let born_in = own.as_ref().or(cgroup.init.as_ref()).map(AsFd::as_fd);
+    let beside = cgroup.init.as_ref().unwrap_or(&cgroup.dir).as_fd();
+    let born_in = own.as_ref().map_or(beside, AsFd::as_fd);
     let what = format!("start sandbox {}", plan.id);
     let body = |_: &OwnedFd| {
-        let phases = contain(launch, &sources, &cgroup_ns)?;
+        let phases = contain(launch, &sources, &cgroup_ns, beside)?;
         Ok(Answer::Started { cgroup: String::new(), phases })
     };
-    match subprocess::run(&what, born_in, body, |_| Ok(()))? {
+    match subprocess::run(&what, Some(born_in), body, |_| Ok(()))? {
         Answer::Started { phases, .. } => clock.phases.extend(phases),
         Answer::Done
         | Answer::Sandboxes { .. }
@@ -131,12 +132,14 @@ fn try_start(launch: &Launch<'_>, cgroup: &mut SandboxCgroup, clock: &mut Clock)
 fn own_cgroup(runtime: OciRuntime, cgroup: &SandboxCgroup) -> Result<Option<OwnedFd>> {
     match runtime {
         OciRuntime::Builtin | OciRuntime::Crun => Ok(None),
-        OciRuntime::Runc | OciRuntime::Runsc => cgroup.make("launch").map(Some),
+        OciRuntime::Runc => cgroup.make("launch").map(Some),
+        // Its kernel is what uses memory and processor on behalf of commands.
+        OciRuntime::Runsc => cgroup.make("commands/gvisor").map(Some),
     }
 }
 
 /// In the container child: build the root file system and have the init started in it.
-fn contain(launch: &Launch<'_>, sources: &Sources, cgroup_ns: &OwnedFd) -> Result<Vec<Phase>> {
+fn contain(launch: &Launch<'_>, sources: &Sources, cgroup_ns: &OwnedFd, beside: BorrowedFd<'_>) -> Result<Vec<Phase>> {
     let mut clock = Clock::start();
     rustix::thread::move_into_link_name_space(cgroup_ns.as_fd(), Some(LinkNameSpaceType::ControlGroup))
         .step(|| "enter the cgroup namespace")?;
@@ -149,9 +152,13 @@ fn contain(launch: &Launch<'_>, sources: &Sources, cgroup_ns: &OwnedFd) -> Resul
     clock.mark("bundle");
     match launch.plan.oci_runtime {
         OciRuntime::Builtin => by_libcontainer(launch, &mut clock)?,
-        other @ (OciRuntime::Crun | OciRuntime::Runc | OciRuntime::Runsc) => {
+        other @ (OciRuntime::Crun | OciRuntime::Runc) => {
             oci::start(other, launch.plan.id.as_str())?;
             clock.mark(other.name());
+        }
+        OciRuntime::Runsc => {
+            gvisor::start(launch.plan.id.as_str(), launch.config.first_id(launch.plan.slot), beside)?;
+            clock.mark("runsc");
         }
     }
     fail::point("start.started");

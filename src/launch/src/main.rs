@@ -10,7 +10,7 @@
 //! | `config`, `plan` | what is allowed, and the check of every request |
 //! | `store`, `remove` | the state directory, and deleting beneath it |
 //! | `container`, `executor`, `rootfs`, `mount`, `idmap`, `cgroup`, `spec` | a sandbox |
-//! | `oci` | crun, runc and runsc in libcontainer's place |
+//! | `oci`, `gvisor` | crun, runc and runsc in libcontainer's place |
 //! | `quota`, `measure` | what a session may use of the disk, and what it uses |
 //! | `net` | its network, and the packet filter |
 //! | `subprocess` | work in a child that reports back |
@@ -32,6 +32,7 @@ mod executor;
 mod fail;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod gvisor;
 mod idmap;
 mod layer;
 mod measure;

@@ -36,9 +36,6 @@ const PROGRAM: &str = "oci-runtime";
 /// Most of a program's words that end up in an answer, in bytes.
 const MAX_WORDS: u64 = 2048;
 
-/// The init is handed its socket and its cgroups at its start, and every command's streams later: all as descriptors.
-const NO_DESCRIPTORS: &str = "runsc is known and does not work with this version: gVisor takes no descriptors from the host, and the init needs them; use crun, runc or builtin";
-
 /// Which program each runtime is. Absolute paths.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -47,33 +44,35 @@ pub struct Programs {
     pub crun: PathBuf,
     /// Of `runc`.
     pub runc: PathBuf,
+    /// Of `runsc`.
+    pub runsc: PathBuf,
 }
 
 impl Default for Programs {
     fn default() -> Self {
-        Self { crun: "/usr/bin/crun".into(), runc: "/usr/bin/runc".into() }
+        Self { crun: "/usr/bin/crun".into(), runc: "/usr/bin/runc".into(), runsc: "/usr/bin/runsc".into() }
     }
 }
 
 impl Programs {
     /// Each with its key in the configuration.
     #[must_use]
-    pub fn all(&self) -> [(&'static str, &PathBuf); 2] {
-        [("oci_runtimes.crun", &self.crun), ("oci_runtimes.runc", &self.runc)]
+    pub fn all(&self) -> [(&'static str, &PathBuf); 3] {
+        [("oci_runtimes.crun", &self.crun), ("oci_runtimes.runc", &self.runc), ("oci_runtimes.runsc", &self.runsc)]
     }
 
     /// Open the program of `runtime`; none for the built-in one.
     ///
     /// # Errors
     /// [`Error::Refused`], on one line with what to do about it: it is not there, others than root could have written
-    /// it, or it is gVisor.
+    /// it.
     pub fn open(&self, runtime: OciRuntime) -> Result<Option<OwnedFd>, Error> {
         let refused = |reason: String| Error::Refused { field: "oci_runtime", reason };
         let path = match runtime {
             OciRuntime::Builtin => return Ok(None),
             OciRuntime::Crun => &self.crun,
             OciRuntime::Runc => &self.runc,
-            OciRuntime::Runsc => return Err(refused(NO_DESCRIPTORS.to_owned())),
+            OciRuntime::Runsc => &self.runsc,
         };
         let name = runtime.name();
         let missing = |errno: Errno| {
@@ -201,7 +200,7 @@ fn call(runtime: OciRuntime, id: &str) -> Result<Option<i32>, Errno> {
     match sys::fork(None)? {
         sys::Forked::Child => {
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-            let mut command = Command::new(Path::new("/").join(PROGRAM));
+            let mut command = Command::new(program());
             let error = command.arg0(runtime.name()).args(global).args(run).env_clear().exec();
             eprintln!("execute it: {error}");
             sys::exit(127)
@@ -211,7 +210,7 @@ fn call(runtime: OciRuntime, id: &str) -> Result<Option<i32>, Errno> {
 }
 
 /// The program's last words. It has ended, but what it started may hold the pipe open: nothing is waited for.
-fn said(name: &str, words: OwnedFd) -> Failure {
+pub fn said(name: &str, words: OwnedFd) -> Failure {
     let mut buffer = vec![0; 64 * 1024];
     let length = rustix::fs::fcntl_setfl(&words, OFlags::NONBLOCK)
         .and_then(|()| rustix::io::read(&words, &mut buffer))
@@ -220,6 +219,12 @@ fn said(name: &str, words: OwnedFd) -> Failure {
     let words: String =
         text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_WORDS as usize).collect();
     Failure::new(format!("{name} did not start the sandbox: {words}"))
+}
+
+/// Where the program is in the private root.
+#[must_use]
+pub fn program() -> PathBuf {
+    Path::new("/").join(PROGRAM)
 }
 
 fn init_pid() -> Result<Pid> {
@@ -270,7 +275,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("runc");
         std::fs::write(&file, "").unwrap();
-        let programs = Programs { crun: dir.path().join("none"), runc: file.clone() };
+        let programs = Programs { crun: dir.path().join("none"), runc: file.clone(), ..Programs::default() };
         assert_eq!(reason(&programs, OciRuntime::Builtin), "");
         let missing = reason(&programs, OciRuntime::Crun);
         assert!(missing.starts_with("oci_runtime: there is no crun at ") && missing.contains("apt-get install crun"));
@@ -280,7 +285,6 @@ mod tests {
             assert!(reason.contains(word) && reason.is_empty() == word.is_empty(), "{mode:o}: {reason}");
             assert!(!reason.contains('\n'));
         }
-        assert!(reason(&programs, OciRuntime::Runsc).contains("use crun"));
     }
 
     #[test]

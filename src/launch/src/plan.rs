@@ -3,7 +3,9 @@
 //! Ids are valid by construction ([`wire::id`]); what is checked here is everything else. A request
 //! that passes can name no directory, id range, mount or network but those that the configuration gives to the service.
 
-use wire::launch::{Egress, Kind, Limits, MAX_LAYERS, MAX_MEASURED, MAX_PERMITS, Network, Permit, Plan, Request};
+use wire::launch::{
+    Egress, Kind, Limits, MAX_LAYERS, MAX_MEASURED, MAX_PERMITS, Network, OciRuntime, Permit, Plan, Request,
+};
 
 use crate::config::Config;
 use crate::error::Error;
@@ -96,6 +98,10 @@ fn check_network(plan: &Plan, config: &Config) -> Result<(), Error> {
     }
     match (plan.network, plan.kind) {
         (Network::None, Kind::Session | Kind::Build) => Ok(()),
+        (Network::Bridge, Kind::Session | Kind::Build) if plan.oci_runtime == OciRuntime::Runsc => refused(
+            "network",
+            "runsc gives sandboxes none; the runtime needs another oci_runtime: builtin, crun or runc",
+        ),
         (Network::Bridge, Kind::Session | Kind::Build) => crate::net::check(&plan.egress, config.network.as_ref()),
         (Network::Host, Kind::Session) => refused("network", "only a build may use the host's"),
         (Network::Host, Kind::Build) if config.allow_host_network_builds => Ok(()),
@@ -192,7 +198,6 @@ fn check_recipe(name: &str) -> Result<(), Error> {
 mod tests {
     use super::*;
     use wire::id::{LayerId, SessionId};
-    use wire::launch::OciRuntime;
 
     fn config() -> Config {
         toml::from_str(

@@ -153,7 +153,7 @@ pub fn enter(sources: &Sources, plan: &Plan, config: &Config) -> Result<()> {
     let runtime = mount::open_own(&config.runtime_dir.to_string_lossy())?;
     mount::attach(&top, runtime).step(|| format!("cover {}", config.runtime_dir.display()))?;
     rustix::process::fchdir(&top).step(|| "enter the private root")?;
-    for name in ["layers", "l", "session", "rootfs", "proc", "sys", "dev", "bundle", "state"] {
+    for name in ["layers", "l", "session", "rootfs", "proc", "sys", "dev", "bundle", "state", "tmp"] {
         rustix::fs::mkdir(name, Mode::from_raw_mode(0o755)).step(|| format!("make {name} in the private root"))?;
     }
     for (mount, name) in [(&sources.layers, "layers"), (&sources.session, "session")] {

@@ -37,6 +37,8 @@ const BUILD_CAPABILITIES: [Capability; 7] = [
     Capability::SysAdmin,
     Capability::SysChroot,
 ];
+/// And in gVisor: to mount its cgroups and to give its socket to another user.
+const GVISOR_CAPABILITIES: [Capability; 2] = [Capability::Chown, Capability::SysAdmin];
 
 /// Read nothing below: it tells about the host, or is the kernel's own memory.
 const MASKED: [&str; 12] = [
@@ -53,6 +55,8 @@ const MASKED: [&str; 12] = [
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 ];
+/// Options of `/dev/shm`.
+const SHM: &str = "nosuid,noexec,nodev,mode=1777,size=65536k";
 /// Write nothing below.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -115,6 +119,10 @@ fn process(plan: &Plan) -> Result<Process, OciSpecError> {
         Kind::Session => (vec![INIT_PATH.to_owned()], [].as_slice()),
         Kind::Build => (vec![INIT_PATH.to_owned(), "--build".to_owned()], BUILD_CAPABILITIES.as_slice()),
     };
+    let (args, more) = match plan.oci_runtime {
+        OciRuntime::Builtin | OciRuntime::Crun | OciRuntime::Runc => (args, more),
+        OciRuntime::Runsc => (vec![INIT_PATH.to_owned(), "--inside".to_owned()], GVISOR_CAPABILITIES.as_slice()),
+    };
     let set: HashSet<Capability> = INIT_CAPABILITIES.iter().chain(more).copied().collect();
     let capabilities = LinuxCapabilitiesBuilder::default()
         .bounding(set.clone())
@@ -151,22 +159,32 @@ fn mounts(plan: &Plan) -> Result<Vec<Mount>, OciSpecError> {
         Network::None | Network::Bridge => ("sysfs", "/sys", "sysfs", "nosuid,noexec,nodev,ro"),
         Network::Host => ("tmpfs", "/sys", "tmpfs", "nosuid,noexec,nodev,ro,size=4k"),
     };
-    [
+    let tmp = format!("nosuid,nodev,mode=1777,size={}", plan.tmpfs_bytes.unwrap_or_default());
+    // gVisor brings its own of the rest, and would put an unbounded one at /tmp.
+    let gvisor = [("tmp", "/tmp", "tmpfs", tmp.as_str()), ("shm", "/dev/shm", "tmpfs", SHM)];
+    let all = [
         ("proc", "/proc", "proc", "nosuid,noexec,nodev,hidepid=invisible"),
         sys,
         ("tmpfs", "/dev", "tmpfs", "nosuid,strictatime,mode=755,size=64k,nr_inodes=64"),
         ("devpts", "/dev/pts", "devpts", "nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5"),
-        ("shm", "/dev/shm", "tmpfs", "nosuid,noexec,nodev,mode=1777,size=65536k"),
+        ("shm", "/dev/shm", "tmpfs", SHM),
         ("mqueue", "/dev/mqueue", "mqueue", "nosuid,noexec,nodev"),
-    ]
-    .into_iter()
-    .map(|(source, destination, typ, options)| {
-        MountBuilder::default()
-            .source(source)
-            .destination(PathBuf::from(destination))
-            .typ(typ)
-            .options(options.split(',').map(str::to_owned).collect::<Vec<_>>())
-            .build()
-    })
-    .collect()
+    ];
+    let mounts = match plan.oci_runtime {
+        OciRuntime::Builtin | OciRuntime::Crun | OciRuntime::Runc => all.as_slice(),
+        OciRuntime::Runsc if plan.tmpfs_bytes.is_some() => gvisor.as_slice(),
+        OciRuntime::Runsc => &gvisor[1..],
+    };
+    mounts
+        .iter()
+        .copied()
+        .map(|(source, destination, typ, options)| {
+            MountBuilder::default()
+                .source(source)
+                .destination(PathBuf::from(destination))
+                .typ(typ)
+                .options(options.split(',').map(str::to_owned).collect::<Vec<_>>())
+                .build()
+        })
+        .collect()
 }

@@ -6,6 +6,7 @@
 //! | [`launch`] | `sandboxd` → `sandboxd-launch` | JSON, one `SOCK_SEQPACKET` message each way, descriptors beside it |
 //! | [`init`] | `sandboxd` → `sandbox-init` | postcard, `SOCK_SEQPACKET` messages, descriptors beside them |
 //! | [`file`] | an operation on a file, inside: within [`init`] | postcard, and the bytes of a pipe |
+//! | [`tunnel`] | `sandbox-init` ↔ itself, where the kernel inside takes no descriptors | postcard, `SOCK_SEQPACKET` messages |
 //! | [`id`] | the names that all of them use | strings of a fixed grammar |
 //! | [`key`] | who shares a session, and the id that this means | JSON over HTTP |
 //!
@@ -19,3 +20,4 @@ pub mod id;
 pub mod init;
 pub mod key;
 pub mod launch;
+pub mod tunnel;

@@ -122,7 +122,8 @@ pub fn duplicate_onto(fd: BorrowedFd<'_>, onto: RawFd) -> Result<()> {
 pub fn close_from(first: u32) -> Result<()> {
     // SAFETY: called where nothing that owns such a descriptor is used again: before the init has opened
     // any, and in a child that executes another program or exits.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0_u32) }).map(drop)
+    // To the largest descriptor that there can be: gVisor takes a larger number for a negative one.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, i32::MAX, 0_u32) }).map(drop)
 }
 
 fn open(dir: RawFd, path: &CStr, flags: i32) -> Result<OwnedFd> {

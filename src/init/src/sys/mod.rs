@@ -9,6 +9,7 @@ mod file;
 mod privilege;
 mod process;
 mod socket;
+mod tunnel;
 
 use std::{fmt, io};
 
@@ -25,6 +26,10 @@ pub use process::{
     Fork, Reaped, SharedCells, Strings, end_after, execute, exit_now, fork_into, kill, new_session, set_umask, wait_any,
 };
 pub use socket::{accept, loopback_up, receive, send};
+pub use tunnel::{
+    Watched, connect_to, duplicate_high, fork, give, identity, listen_at, make_private_dir, mount_cgroup, pipe, poll,
+    put, sealed_memfd, write_some,
+};
 
 /// An error number, errno(3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

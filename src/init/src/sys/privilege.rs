@@ -85,12 +85,15 @@ pub fn drop_bounding(keep: Capabilities) -> Result<()> {
     Ok(())
 }
 
-/// Empties the ambient set.
+/// Empties the ambient set, where the kernel has one (gVisor has none).
 ///
 /// # Errors
 /// Those of prctl(2).
 pub fn clear_ambient() -> Result<()> {
-    prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64, 0).map(drop)
+    match prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64, 0) {
+        Ok(_) | Err(Errno(libc::EINVAL)) => Ok(()),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Keeps permitted capabilities over the next change from user 0 to another.
