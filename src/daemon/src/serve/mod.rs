@@ -166,6 +166,8 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     prepare_network(&app);
     let sweeper = tokio::spawn(Sweeper::new(app.registry.clone()).run());
     let watch = tokio::spawn(Watch::new(app.registry.clone()).run());
+    let registry = app.registry.clone();
+    let networks = tokio::spawn(async move { registry.deps.networks.keep().await });
     let log = tokio::spawn(keep_log(&app));
     let overrides = overrides::watch(&app.registry);
     let watchdog = watchdog::feed(&app.registry);
@@ -173,6 +175,7 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     wait_for_end().await;
     sweeper.abort();
     watch.abort();
+    networks.abort();
     log.abort();
     overrides.abort();
     watchdog.abort();

@@ -23,6 +23,8 @@ const OTHER_FIREWALL: &str =
     "have it accept what arrives on the devices of sandboxes, and the answers; see \"Network\" in docs/operating.md";
 const NO_NETWORK: &str =
     "install the package nftables and set [network] in launch.toml; see \"Network\" in docs/operating.md";
+/// How often the packet filter is looked at while a sandbox has a network.
+const KEEP: Duration = Duration::from_secs(10);
 /// How old counts may be.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -149,6 +151,21 @@ impl Networks {
         let egress = runtime.egress.within(&self.service);
         let ranges = egress.ranges();
         Ok(Some((ranges, resolver.admit(id, slot, terms(&egress)))))
+    }
+
+    /// Have the packet filter written again if somebody has flushed every rule of the host, for as long as the future is
+    /// polled: until then the sandboxes that run are not held back.
+    pub async fn keep(&self) {
+        loop {
+            tokio::time::sleep(KEEP).await;
+            if self.resolver.get().is_none_or(|resolver| resolver.guests().is_empty()) {
+                continue;
+            }
+            if let Err(error) = self.launcher.network().await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "whether the rules of sandboxes with a network stand is not known");
+            }
+        }
     }
 
     /// Look what the packet filter has refused, unless somebody has just done so.

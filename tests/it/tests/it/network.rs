@@ -253,8 +253,11 @@ fn rules_stand_before_a_session_does_and_go_with_it() {
     assert!(!service.rules().contains(element), "{}", service.rules());
     assert!(wait_for(Duration::from_secs(5), || (links() == before).then_some(())).is_some(), "{:?}", links());
     assert_eq!(others(), theirs);
-    // Whoever flushes everything is found out by the next session, and those that run are back in.
+    // Whoever flushes everything is found out within seconds; and at once by the next session, with those that run.
     let running = service.daemon.session("listed");
+    host.sh("nft flush ruleset");
+    let back = wait_for(Duration::from_secs(20), || service.rules().contains(": goto policy_").then_some(()));
+    assert!(back.is_some(), "{}", service.rules());
     host.sh("nft flush ruleset");
     let session = service.daemon.session("open");
     assert_eq!(connects(&running, "6.6.6.6", 80, "tcp"), "yes");
