@@ -24,4 +24,5 @@ mod service;
 mod sessions;
 mod state;
 mod tokens;
+mod units;
 mod workspaces;
