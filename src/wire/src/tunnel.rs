@@ -8,7 +8,8 @@
 //! sandboxd ◄─ messages, descriptors ─► outside ◄─ frames ─► inside ◄─ messages, descriptors ─► init
 //! ```
 //! A message travels whole. For each pipe that comes with it the other side makes one of its own, a *channel*, and what is written
-//! into the one is read from the other; a memfd travels before the message, by its content.
+//! into the one is read from the other; a memfd travels before the message, by its content. What was written before a message was
+//! sent is in the pipe before the message arrives, unless nobody reads that pipe for a second.
 //!
 //! The outside trusts nothing that the inside says: everything is bounded, and a frame that breaks a rule ends the tunnel, with
 //! it the sandbox.

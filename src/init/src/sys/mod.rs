@@ -27,8 +27,8 @@ pub use process::{
 };
 pub use socket::{accept, loopback_up, receive, send};
 pub use tunnel::{
-    Watched, connect_to, duplicate_high, fork, give, identity, listen_at, make_private_dir, mount_cgroup, pipe, poll,
-    put, sealed_memfd, write_some,
+    Watched, available, connect_to, duplicate_high, fork, give, identity, listen_at, make_private_dir, mount_cgroup,
+    pipe, poll, put, sealed_memfd, write_some,
 };
 
 /// An error number, errno(3).

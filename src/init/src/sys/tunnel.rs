@@ -59,6 +59,17 @@ pub fn identity(fd: BorrowedFd<'_>) -> Result<((u64, u64), usize)> {
     Ok(((stat.st_dev, stat.st_ino), usize::try_from(stat.st_size).unwrap_or(usize::MAX)))
 }
 
+/// How many bytes can be read from the pipe `fd` now, FIONREAD.
+///
+/// # Errors
+/// Those of ioctl(2).
+pub fn available(fd: BorrowedFd<'_>) -> Result<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: `count` is valid for writing.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD as _, &raw mut count) })?;
+    usize::try_from(count).map_err(|_| Errno(libc::EIO))
+}
+
 /// A sealed memfd with these bytes.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Channels: a pipe here and a pipe there, and what is written into the one comes out of the other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use wire::tunnel::{CHUNK, Frame, MAX_CHANNELS, WINDOW};
@@ -49,13 +49,15 @@ pub struct Channels {
     all: BTreeMap<u32, Channel>,
     /// The next number that this side gives; the sides give odd and even ones.
     next: u32,
+    /// Those that a message has waited for in vain; none waits for them until they move again.
+    stalled: BTreeSet<u32>,
 }
 
 impl Channels {
     /// None yet; `first` is 0 on one side and 1 on the other.
     #[must_use]
     pub fn new(first: u32) -> Self {
-        Self { all: BTreeMap::new(), next: first }
+        Self { all: BTreeMap::new(), next: first, stalled: BTreeSet::new() }
     }
 
     /// The channel of this pipe.
@@ -102,6 +104,29 @@ impl Channels {
                 into.as_ref().filter(|_| !waiting.is_empty()).map(|into| (*number, into.as_fd(), true))
             }
         })
+    }
+
+    /// Bytes that have been written into pipes here and are not sent: what is to go before a message from here.
+    pub fn owed_by_sources(&self) -> BTreeMap<u32, usize> {
+        let owed = self.all.iter().filter_map(|(number, channel)| match &channel.work {
+            Work::Source { from, .. } => Some((*number, sys::available(from.as_fd()).unwrap_or(0))),
+            Work::Sink { .. } => None,
+        });
+        owed.filter(|(number, bytes)| *bytes > 0 && !self.stalled.contains(number)).collect()
+    }
+
+    /// Bytes that have come and are in no pipe yet: what is to go before a message to here.
+    pub fn owed_by_sinks(&self) -> BTreeMap<u32, usize> {
+        let owed = self.all.iter().filter_map(|(number, channel)| match &channel.work {
+            Work::Sink { waiting, .. } => Some((*number, waiting.len())),
+            Work::Source { .. } => None,
+        });
+        owed.filter(|(number, bytes)| *bytes > 0 && !self.stalled.contains(number)).collect()
+    }
+
+    /// No message waits for `number` until it moves again.
+    pub fn stall(&mut self, number: u32) {
+        self.stalled.insert(number);
     }
 
     /// The other side has taken bytes of a source of ours.
@@ -160,6 +185,9 @@ impl Channels {
         };
         if over {
             self.all.remove(&number);
+        }
+        if over || frame.is_some() {
+            self.stalled.remove(&number);
         }
         frame
     }

@@ -9,10 +9,12 @@
 //! window for each channel are held.
 
 mod channel;
+mod held;
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use wire::init::MAX_FRAME;
 use wire::tunnel::{CHUNK, Frame, MAX_BLOB, MAX_CHANNELS, MAX_PASSED, MAX_TUNNELLED, Passed};
@@ -20,9 +22,12 @@ use wire::tunnel::{CHUNK, Frame, MAX_BLOB, MAX_CHANNELS, MAX_PASSED, MAX_TUNNELL
 use crate::frames;
 use crate::sys::{self, Access, Errno, Kind, Watched};
 use channel::{Channel, Channels, Work};
+use held::Held;
 
 /// Most frames taken in one turn.
 const FRAMES_PER_TURN: usize = 64;
+/// Between two looks at a message that waits.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Most frames that wait to be sent: the largest memfd, and what every channel may have to say meanwhile.
 const MAX_QUEUE: usize = MAX_BLOB / CHUNK + 2 * MAX_CHANNELS;
 
@@ -61,6 +66,10 @@ pub struct Tunnel {
     channels: Channels,
     to_far: VecDeque<Vec<u8>>,
     to_local: VecDeque<Outgoing>,
+    /// From the local socket, behind what was written before.
+    held_far: Option<Held<Frame>>,
+    /// To the local socket, behind what came before.
+    held_local: Option<Held<Outgoing>>,
     blob: Vec<u8>,
     /// Outside: resets that the inside has not answered. Until it has, messages are for a connection that is gone.
     stale: u32,
@@ -88,6 +97,8 @@ impl Tunnel {
             channels: Channels::new(first),
             to_far: VecDeque::new(),
             to_local: VecDeque::new(),
+            held_far: None,
+            held_local: None,
             blob: Vec::new(),
             stale: 0,
             buffer: vec![0; MAX_TUNNELLED],
@@ -113,16 +124,37 @@ impl Tunnel {
                 Ready::Listener => self.accept()?,
                 Ready::Far => self.receive_far()?,
                 Ready::Local => self.receive_local()?,
-                Ready::Channel(number) => {
-                    if let Some(frame) = self.channels.work(number) {
-                        self.send(&frame)?;
-                    }
-                }
+                Ready::Channel(number) => self.work(number)?,
                 Ready::Sending => {}
             }
         }
+        self.release()?;
         self.flush_far()?;
         self.flush_local()
+    }
+
+    fn work(&mut self, number: u32) -> Result<(), Broken> {
+        let Some(frame) = self.channels.work(number) else { return Ok(()) };
+        if let Some(held) = &mut self.held_far {
+            held.settle(&frame);
+        }
+        if let Some(held) = &mut self.held_local {
+            held.settle(&frame);
+        }
+        self.send(&frame)
+    }
+
+    /// Messages that wait for nothing any more go on.
+    fn release(&mut self) -> Result<(), Broken> {
+        if let Some(held) = self.held_far.take_if(|held| !held.waits()) {
+            held.stalled().for_each(|number| self.channels.stall(number));
+            self.send(&held.into_message())?;
+        }
+        if let Some(held) = self.held_local.take_if(|held| !held.waits()) {
+            held.stalled().for_each(|number| self.channels.stall(number));
+            self.to_local.push_back(held.into_message());
+        }
+        Ok(())
     }
 
     fn wait(&self) -> Result<Vec<Ready>, Broken> {
@@ -134,13 +166,14 @@ impl Tunnel {
             kinds.push(kind);
             watched.push(Watched { fd, write, ready: false });
         };
-        if local_idle {
+        if local_idle && self.held_local.is_none() {
             watch(Ready::Far, self.far.as_fd(), false);
         }
         if !far_idle {
             watch(Ready::Sending, self.far.as_fd(), true);
         }
-        if let Some(local) = self.local.as_ref().filter(|_| far_idle || !local_idle) {
+        let reads_local = far_idle && self.held_far.is_none();
+        if let Some(local) = self.local.as_ref().filter(|_| reads_local || !local_idle) {
             watch(if local_idle { Ready::Local } else { Ready::Sending }, local.as_fd(), !local_idle);
         }
         if let Side::Outside(listener) = &self.side {
@@ -149,7 +182,8 @@ impl Tunnel {
         for (number, fd, write) in self.channels.watched(far_idle) {
             watch(Ready::Channel(number), fd, write);
         }
-        match sys::poll(&mut watched, None) {
+        let holds = self.held_far.is_some() || self.held_local.is_some();
+        match sys::poll(&mut watched, holds.then_some(LOOK_AGAIN)) {
             Ok(()) | Err(Errno(libc::EINTR)) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -171,6 +205,7 @@ impl Tunnel {
     /// The local peer is another one, or none.
     fn reset(&mut self) -> Result<(), Broken> {
         self.to_local.clear();
+        (self.held_far, self.held_local) = (None, None);
         match self.side {
             Side::Outside(_) => self.stale += 1,
             Side::Inside(path) => self.local = Some(sys::connect_to(path)?),
@@ -237,8 +272,10 @@ impl Tunnel {
                 None => return self.lose_local(),
             }
         }
+        let owed = self.channels.owed_by_sources();
         self.begin(ends)?;
-        self.send(&Frame::Message(bytes, passed))
+        self.held_far = Some(Held::new(Frame::Message(bytes, passed), owed));
+        self.release()
     }
 
     /// What is sent for `fd`: a pipe's ends are collected, a memfd's content goes before.
@@ -319,11 +356,10 @@ impl Tunnel {
             };
             let frame: Frame = frames::decode(&self.buffer[..received.len]).ok_or(Broken("that is no frame"))?;
             self.take(frame)?;
-            if !self.to_local.is_empty() {
-                self.flush_local()?;
-                if !self.to_local.is_empty() {
-                    return Ok(());
-                }
+            self.release()?;
+            self.flush_local()?;
+            if self.held_local.is_some() || !self.to_local.is_empty() {
+                return Ok(());
             }
         }
         Ok(())
@@ -373,7 +409,7 @@ impl Tunnel {
             });
         }
         if self.local.is_some() && self.stale == 0 {
-            self.to_local.push_back(Outgoing { bytes, fds });
+            self.held_local = Some(Held::new(Outgoing { bytes, fds }, self.channels.owed_by_sinks()));
         }
         Ok(())
     }

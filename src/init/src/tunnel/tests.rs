@@ -139,6 +139,24 @@ fn an_answer_goes_into_the_pipe_that_was_given_for_it() {
 }
 
 #[test]
+fn who_is_told_of_an_end_finds_all_that_was_written_before() {
+    let pair = Pair::new();
+    let client = pair.client();
+    let (_first, init) = (pair.accept(), pair.accept());
+    for size in [1, CHUNK, 60_000].into_iter().cycle().take(60) {
+        let (answer, into) = sys::pipe().unwrap();
+        send(&client, b"file", &[&into]);
+        drop(into);
+        let (_, fds) = receive(&init);
+        let mut file = File::from(fds.into_iter().next().unwrap());
+        file.write_all(&vec![1; size]).unwrap();
+        send(&init, b"exited", &[]);
+        assert_eq!(receive(&client).0, b"exited");
+        assert_eq!(sys::available(answer.as_fd()), Ok(size));
+    }
+}
+
+#[test]
 fn what_breaks_a_rule_ends_the_tunnel() {
     for frame in [
         Frame::Data(7, vec![1]),
