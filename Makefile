@@ -4,7 +4,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR := $(TARGET)
 PROGRAMS := $(TARGET)/release/sandboxd $(TARGET)/release/sandboxd-launch $(TARGET)/release/sandbox-init $(TARGET)/release/sandboxctl
 
-.PHONY: help build demo test vm bench chaos scale fuzz lint deny format
+.PHONY: help build demo test vm vm-package bench chaos scale fuzz lint deny format
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make demo     a session from nothing: a spreadsheet grouped and drawn, by code in a sandbox (root)"
 	@echo "make test     every test (root)"
 	@echo "make vm       the tests that need systemd and every cgroup controller, in a machine of their own (root)"
+	@echo "make vm-package  the package on a real systemd: install, kill, upgrade, reboot, lose power, purge (root)"
 	@echo "make bench    how long things take, each beside what cannot be avoided (root)"
 	@echo "make chaos    kill service and launcher 200 times under load, then compare (root)"
 	@echo "make scale    1,000 open sessions of which 20 are resident (root)"
@@ -66,6 +67,11 @@ fuzz:
 deb rpm: build
 	@tests/prepare $@
 	@packaging/$@/build | xargs stat --format '%s %n' | awk '{ printf "$@: %.1f MiB, %s\n", $$1 / 1048576, $$2 }'
+
+vm-package: build
+	@tests/prepare vm
+	@tests/prepare deb
+	@tests/vm/package
 
 package: build
 	@tests/prepare package

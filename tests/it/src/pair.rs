@@ -270,6 +270,12 @@ impl Pair {
         assert!(dead.is_some(), "it lives on:\n{}", self.said());
     }
 
+    /// SIGHUP to the service.
+    pub fn hang_up(&self) {
+        let pid = self.service.as_ref().and_then(|child| rustix::process::Pid::from_raw(child.id().cast_signed()));
+        rustix::process::kill_process(pid.expect("a service"), rustix::process::Signal::HUP).expect("a signal");
+    }
+
     /// `kill -9`.
     pub fn kill(&mut self, which: Which) {
         let end = |child: &mut Option<Child>| {

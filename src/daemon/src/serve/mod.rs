@@ -8,6 +8,7 @@ pub mod log;
 mod machine;
 mod oci;
 mod overrides;
+mod reload;
 mod settings;
 mod sockets;
 mod waiting;
@@ -116,12 +117,12 @@ pub fn run(file: Option<&Path>) -> Result<(), ServeError> {
         .enable_all()
         .build()
         .map_err(|source| io_error("start threads for", Path::new("sandboxd"), source))?;
-    let result = runtime.block_on(serve(settings));
+    let result = runtime.block_on(serve(settings, file));
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-async fn serve(settings: Settings) -> Result<(), ServeError> {
+async fn serve(settings: Settings, file: Option<&Path>) -> Result<(), ServeError> {
     let host = Host::look();
     let unenforced = host.unenforced();
     if !unenforced.is_empty() {
@@ -170,6 +171,7 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     let networks = tokio::spawn(async move { registry.deps.networks.keep().await });
     let log = tokio::spawn(keep_log(&app));
     let overrides = overrides::watch(&app.registry);
+    let reload = reload::watch(&app.registry, file.map(Path::to_owned));
     let watchdog = watchdog::feed(&app.registry);
     announce(address, path.as_deref());
     wait_for_end().await;
@@ -179,6 +181,7 @@ async fn serve(settings: Settings) -> Result<(), ServeError> {
     log.abort();
     overrides.abort();
     watchdog.abort();
+    reload.abort();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     stop.send_replace(true);
     let _ = tokio::time::timeout(FAREWELL, async { while listening.join_next().await.is_some() {} }).await;

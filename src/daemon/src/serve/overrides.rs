@@ -34,6 +34,13 @@ pub fn watch(registry: &Arc<Registry>) -> JoinHandle<()> {
     })
 }
 
+/// Apply the overrides file, if there is one, whether it has changed or not.
+pub fn apply_again(registry: &Registry) {
+    if let Some(path) = &registry.deps.settings.policy_overrides {
+        look(registry, path, None);
+    }
+}
+
 /// Apply the file if it is another than the one seen; which one that is.
 fn look(registry: &Registry, path: &Path, seen: Option<SystemTime>) -> Option<SystemTime> {
     let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();

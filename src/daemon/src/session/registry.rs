@@ -18,6 +18,7 @@ use super::handle::{Parts, Session, now};
 use super::policy::{Policy, PolicyError};
 use super::state::{Effect, Event, State};
 use crate::catalog::Runtime;
+use crate::config::Settings;
 use crate::fail;
 
 /// What a request to open a session says, validated.
@@ -114,6 +115,15 @@ impl Registry {
         let changed = next != **policy;
         *policy = Arc::new(next);
         Ok(changed)
+    }
+
+    /// Replace them by what settings say that were read again; whether anything is different now.
+    pub fn reload_policy(&self, settings: &Settings, default_runtime: String) -> bool {
+        let mut policy = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        let next = Policy::new(settings, default_runtime, &self.runtimes);
+        let changed = next != **policy;
+        *policy = Arc::new(next);
+        changed
     }
 
     /// The allowlist, in the operator's order.

@@ -91,3 +91,22 @@ fn a_token_in_a_file_that_everybody_can_read_stops_the_start() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("SANDBOXD_TOKEN (token in") && said.contains("chmod o-r"), "{said}");
 }
+
+#[test]
+fn a_hangup_reads_the_settings_again_and_bad_ones_change_nothing() {
+    let state = StateDir::new();
+    std::fs::create_dir_all(&state.0).unwrap();
+    let file = state.0.join("overrides.json");
+    std::fs::write(&file, r#"{"idle_timeout": 77}"#).unwrap();
+    let pair =
+        it::pair::Pair::start(&[("SANDBOXD_POLICY_OVERRIDES", file.to_str().unwrap()), ("SANDBOXD_MAX_SESSIONS", "9")]);
+    let policy = || pair.client.get("/policy").expect(200).json();
+    assert_eq!((&policy()["idle_timeout"], &policy()["max_sessions"]), (&json!(77), &json!(9)));
+    let put = json!({"max_sessions": 3}).to_string();
+    pair.client.send("PUT", "/policy", Some("application/json"), put.as_bytes()).expect(200);
+    assert_eq!(policy()["max_sessions"], 3);
+    pair.hang_up();
+    let back = wait_for(Duration::from_secs(5), || (policy()["max_sessions"] == 9).then_some(()));
+    assert!(back.is_some(), "{}", policy());
+    assert_eq!(policy()["idle_timeout"], 77, "the overrides are on top");
+}
