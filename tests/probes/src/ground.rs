@@ -83,6 +83,8 @@ impl Ground {
             .env("SANDBOXD_MEM_LIMIT", "256m")
             .env("SANDBOXD_PIDS_LIMIT", "4096")
             .env("SANDBOXD_CPUS", "1")
+            .env("SANDBOXD_DISK_QUOTA", "300m")
+            .env("SANDBOXD_DISK_INODES", "8000")
             .env("SANDBOXD_DEFAULT_RUNTIME", "user")
             .catalog(&catalogue)
             .images(&store)
