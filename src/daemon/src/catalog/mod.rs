@@ -193,6 +193,14 @@ impl FieldError {
     }
 }
 
+/// A text whose control characters are escaped: what somebody wrote as a name must not begin a line of a log.
+fn line(text: &str) -> std::borrow::Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 /// The catalogue or the setting `runtimes` cannot be used. Every message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
@@ -206,7 +214,7 @@ pub enum CatalogError {
         source: std::io::Error,
     },
     /// Not JSON, or not of the form at all.
-    #[error("{origin}: {problem}")]
+    #[error("{origin}: {}", line(problem))]
     Form {
         /// The file or setting.
         origin: String,
@@ -214,7 +222,7 @@ pub enum CatalogError {
         problem: String,
     },
     /// One entry is wrong as a whole.
-    #[error("{origin}: entry {entry}: {problem}")]
+    #[error("{origin}: entry {}: {}", line(entry), line(problem))]
     Entry {
         /// The file or setting.
         origin: String,
@@ -224,7 +232,7 @@ pub enum CatalogError {
         problem: String,
     },
     /// One field of one entry is wrong.
-    #[error("{origin}: entry {entry}: {field}")]
+    #[error("{origin}: entry {}: {}", line(entry), line(&field.to_string()))]
     Field {
         /// The file or setting.
         origin: String,

@@ -58,6 +58,7 @@ fn errors_are_one_line_that_names_the_variable() {
         ("py=x;cpus=0", "SANDBOXD_RUNTIMES: entry \"py\": field cpus: 0 is out of range"),
         ("py=x;cpus=NaN", "SANDBOXD_RUNTIMES: entry \"py\": field cpus: NaN is out of range"),
         ("py=x;image=y", "SANDBOXD_RUNTIMES: entry \"py\": field image: unknown field"),
+        ("py=x;me\n\0m=y", "SANDBOXD_RUNTIMES: entry \"py\": field me\\n\\u{0}m: unknown field"),
         ("py=x;mem_limit=2x", "SANDBOXD_RUNTIMES: entry \"py\": field mem_limit: \"2x\" is not a size"),
         (
             "py=x;network_mode=host",
