@@ -117,6 +117,10 @@ fn whatever_is_made_counts() {
         let stopped = s.try_run(["sh", "-c", &format!("{line}; sleep 30")], json!({}));
         assert_eq!(stopped.status, 507, "{what}: {}", stopped.text());
         s.sh("rm -rf /workspace/* $HOME/.cache").expect_code(0);
+        // Who is stopped may come back and clean up: it is not stopped again for what it had then, until less was seen.
+        let seen = wait_for(Duration::from_secs(10), || (used(&daemon, &s.id).1 < 100).then_some(()));
+        assert!(seen.is_some(), "{what}: {:?}", used(&daemon, &s.id));
+        std::thread::sleep(Duration::from_millis(2500));
     }
     // A sparse file is charged what it holds, a file with many names once.
     s.sh("truncate -s 1T sparse; head -c 1M /dev/zero > one; ln one two; ln one three; sync").expect("");
