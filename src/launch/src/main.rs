@@ -148,15 +148,19 @@ fn bind(config: &Config) -> Outcome<OwnedFd> {
         return Err(format!("bind {}: another launcher listens there", path.display()).into());
     }
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    match rustix::fs::unlink(path) {
+    // Made beside its place and moved there when it is the service's and listens: whoever finds it can connect.
+    let fresh = path.with_extension("new");
+    match rustix::fs::unlink(&fresh) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => {}
         Err(error) => return Err(say("replace", error).into()),
     }
+    let address = SocketAddrUnix::new(&fresh).map_err(|error| say("bind", error))?;
     rustix::net::bind(&socket, &address).map_err(|error| say("bind", error))?;
-    rustix::fs::chown(path, Some(Uid::from_raw(config.service_uid)), Some(Gid::from_raw(config.service_gid)))
-        .and_then(|()| rustix::fs::chmod(path, Mode::from_raw_mode(0o600)))
+    rustix::fs::chown(&fresh, Some(Uid::from_raw(config.service_uid)), Some(Gid::from_raw(config.service_gid)))
+        .and_then(|()| rustix::fs::chmod(&fresh, Mode::from_raw_mode(0o600)))
         .map_err(|error| say("give to the service", error))?;
     rustix::net::listen(&socket, BACKLOG).map_err(|error| say("listen at", error))?;
+    rustix::fs::rename(&fresh, path).map_err(|error| say("replace", error))?;
     Ok(socket)
 }
 
