@@ -18,7 +18,7 @@ use super::network::Networks;
 use super::policy::Policy;
 use super::quota::{DiskError, Quotas};
 use super::token::Key;
-use crate::catalog::{Runtime, Size};
+use crate::catalog::Runtime;
 use crate::config::Settings;
 use crate::fail;
 use crate::files::Workspace;
@@ -274,7 +274,7 @@ impl Deps {
             workspace_uid: image.uid,
             work_dir: settings.work_dir.clone(),
             hostname: hostname(&session.id),
-            tmpfs_bytes: ceilings.tmpfs_size.as_ref().map(Size::bytes),
+            tmpfs_bytes: ceilings.tmpfs_size.as_ref().map(|size| size.bytes().clamp(4096, 1 << 40)),
             limits: Limits { disk_bytes: self.quotas.bytes, disk_inodes: self.quotas.inodes, ..ceilings.limits() },
             network: if egress.is_some() { Network::Bridge } else { Network::None },
             egress: egress.unwrap_or_default(),

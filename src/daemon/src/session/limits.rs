@@ -8,8 +8,13 @@ use crate::catalog::{RuntimeLimits, Size};
 /// Length of a period of `cpu.max`, microseconds.
 const PERIOD_US: f64 = 100_000.0;
 
+/// Least memory that the launcher takes for a ceiling, in bytes.
+const MIN_MEMORY: u64 = 64 << 10;
+/// Most processes that Linux has, on 64 bits.
+const MAX_PIDS: u64 = 4_194_304;
+
 /// What a sandbox may use at most: the runtime's own value, else the service's. Absent: no ceiling.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ceilings {
     /// Memory.
     pub mem_limit: Option<Size>,
@@ -51,7 +56,8 @@ impl Ceilings {
     /// As the launcher wants them.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        let memory_bytes = self.mem_limit.as_ref().map(Size::bytes);
+        // Below that no command starts at all, and the launcher says no.
+        let memory_bytes = self.mem_limit.as_ref().map(|size| size.bytes().max(MIN_MEMORY));
         let both = self.memswap_limit.as_ref().map(Size::bytes);
         Limits {
             memory_bytes,
@@ -59,7 +65,8 @@ impl Ceilings {
             swap_bytes: memory_bytes.map(|memory| both.map_or(0, |both| both.saturating_sub(memory))),
             cpu_quota_us: self.cpus.map(quota),
             cpu_weight: self.cpu_shares.map(weight),
-            pids: self.pids_limit,
+            // A ceiling above the kernel's own (PID_MAX_LIMIT) is that one.
+            pids: self.pids_limit.map(|pids| pids.min(MAX_PIDS)),
             cpus: self.cpus.map(visible),
             io_weight: self.io_weight,
             files: self.open_files,
@@ -88,6 +95,13 @@ fn weight(shares: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_cannot_have_is_the_nearest_that_it_can() {
+        let limits =
+            Ceilings { pids_limit: Some(u64::MAX), mem_limit: Size::parse("1").ok(), ..Ceilings::default() }.limits();
+        assert_eq!((limits.pids, limits.memory_bytes), (Some(MAX_PIDS), Some(MIN_MEMORY)));
+    }
 
     #[test]
     fn shares_span_the_weights() {
