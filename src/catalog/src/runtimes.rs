@@ -84,6 +84,12 @@ struct Fields {
     network_mode: Option<String>,
     #[serde(default)]
     oci_runtime: Option<String>,
+    #[serde(default)]
+    egress_default: Option<String>,
+    #[serde(default)]
+    egress_allow: Option<Vec<String>>,
+    #[serde(default)]
+    egress_deny: Option<Vec<String>>,
 }
 
 /// An image that is built, written in the setting itself.
@@ -187,6 +193,7 @@ fn runtime(alias: &str, fields: Fields, catalogue: &Catalogue) -> Result<Runtime
 fn build(alias: &str, mut fields: Fields, catalogue: &Catalogue) -> Result<Runtime, Refused> {
     let mut runtime = source(fields.image.take(), fields.runtime.take(), catalogue)?;
     alias.clone_into(&mut runtime.alias);
+    override_egress(&mut runtime.egress, &fields)?;
     if let Some(description) = fields.description {
         check::description(&description)?;
         runtime.description = description;
@@ -218,6 +225,21 @@ fn build(alias: &str, mut fields: Fields, catalogue: &Catalogue) -> Result<Runti
         within("open_files", fields.open_files, |n| (64..=1_048_576).contains(n), "a whole number from 64 to 1048576")?;
     limits.tmpfs_size = memory("tmpfs_size", fields.tmpfs_size.as_deref())?;
     Ok(runtime)
+}
+
+/// Each of the three that is written, in JSON alone, stands in place of the entry's.
+fn override_egress(egress: &mut Egress, fields: &Fields) -> Result<(), FieldError> {
+    let rules = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
+    let own =
+        Egress::read(fields.egress_default.as_deref(), &rules(&fields.egress_allow), &rules(&fields.egress_deny))?;
+    egress.rest = own.rest.or(egress.rest);
+    if fields.egress_allow.is_some() {
+        egress.allow = own.allow;
+    }
+    if fields.egress_deny.is_some() {
+        egress.deny = own.deny;
+    }
+    Ok(())
 }
 
 fn within<T: fmt::Display>(
@@ -283,6 +305,7 @@ fn plain(description: String, source: Source) -> Runtime {
         egress: Egress::default(),
         oci_runtime: None,
         briefing: Vec::new(),
+        shipped: false,
     }
 }
 

@@ -6,6 +6,7 @@
 //! A range or an address, or a name, or every name below one; then ports, then a protocol. Names are for `egress_allow`
 //! where the rest is denied: what is denied by name would still be reached by address.
 
+use std::fmt;
 use std::net::Ipv4Addr;
 
 use wire::launch::{EgressRule, MAX_EGRESS_RULES, Protocol, Rest};
@@ -96,6 +97,27 @@ impl Egress {
         wire::launch::Egress { rest: self.rest.unwrap_or_default(), allow, deny: self.deny.clone() }
     }
 
+    /// What is to happen with what no rule names, as it is written.
+    #[must_use]
+    pub fn rest_text(&self) -> Option<&'static str> {
+        self.rest.map(|rest| match rest {
+            Rest::Allow => "allow",
+            Rest::Deny => "deny",
+        })
+    }
+
+    /// What is allowed, as it is written.
+    #[must_use]
+    pub fn allow_texts(&self) -> Vec<String> {
+        self.allow.iter().map(ToString::to_string).collect()
+    }
+
+    /// What is refused, as it is written.
+    #[must_use]
+    pub fn deny_texts(&self) -> Vec<String> {
+        self.deny.iter().map(range_text).collect()
+    }
+
     /// The names that are allowed.
     #[must_use]
     pub fn names(&self) -> Vec<&NameRule> {
@@ -107,6 +129,36 @@ impl Egress {
             }
         }
         names
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Range(rule) => f.write_str(&range_text(rule)),
+            Self::Name(rule) => {
+                let below = if rule.below { "*." } else { "" };
+                let port = rule.port.map(|port| format!(":{port}")).unwrap_or_default();
+                write!(f, "{below}{}{port}{}", rule.name, protocol_text(rule.protocol))
+            }
+        }
+    }
+}
+
+fn range_text(rule: &EgressRule) -> String {
+    let ports = match rule.ports {
+        Some((first, last)) if first == last => format!(":{first}"),
+        Some((first, last)) => format!(":{first}-{last}"),
+        None => String::new(),
+    };
+    format!("{}/{}{ports}{}", rule.address, rule.prefix, protocol_text(rule.protocol))
+}
+
+fn protocol_text(protocol: Option<Protocol>) -> &'static str {
+    match protocol {
+        Some(Protocol::Tcp) => "/tcp",
+        Some(Protocol::Udp) => "/udp",
+        None => "",
     }
 }
 

@@ -7,9 +7,11 @@
 //!
 //! Nothing here touches an image: what a runtime *names* is data, what it *is* the image room finds out.
 
+mod briefing;
 mod check;
 mod egress;
 mod entry;
+mod export;
 mod runtimes;
 mod size;
 
@@ -19,8 +21,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use wire::launch::OciRuntime;
 
+pub use briefing::{InForce, briefing, reads_documents};
+pub use check::env_vars as variables;
 pub use egress::{Egress, NameRule};
-pub use entry::Catalogue;
+pub use entry::{Catalogue, files};
+pub use export::{Form, NoPlace, differs, export, renew};
 pub use runtimes::parse_runtimes;
 pub use size::Size;
 
@@ -46,6 +51,8 @@ pub struct Runtime {
     pub oci_runtime: Option<OciRuntime>,
     /// Sentences about it for a model, beside those that follow from the fields.
     pub briefing: Vec<String>,
+    /// Whether it is, or is made from, an entry of the catalogue: only then is anything known of what is in it.
+    pub shipped: bool,
 }
 
 impl Runtime {

@@ -90,8 +90,11 @@ pub(super) fn oci_runtime(name: &str) -> Result<OciRuntime, FieldError> {
     })
 }
 
-/// Variables of an image: POSIX names, values of one line.
-pub(super) fn env_vars(vars: &BTreeMap<String, String>) -> Result<(), FieldError> {
+/// Variables: POSIX names, values of one line.
+///
+/// # Errors
+/// [`FieldError`] for the first that is not.
+pub fn env_vars(vars: &BTreeMap<String, String>) -> Result<(), FieldError> {
     if vars.len() > MAX_VARIABLES {
         return Err(FieldError::new("env_vars", format!("has {} variables", vars.len()), "at most 64"));
     }
@@ -154,11 +157,28 @@ fn package(manager: PackageManager, name: &str) -> Result<(), FieldError> {
     let tail =
         name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'+') || extra.contains(&b));
     let path =
-        name.contains("..") || name.contains("//") || (manager == PackageManager::Npm && name.contains('/') && !scoped);
-    if head && tail && !path && name.len() <= MAX_PACKAGE_BYTES {
+        name.contains("..") || name.contains("//") || (manager == PackageManager::Npm && !is_of_a_registry(name));
+    // apt takes that for a package to be removed.
+    let removal = manager == PackageManager::Apt && name.ends_with('-');
+    if head && tail && !path && !removal && name.len() <= MAX_PACKAGE_BYTES {
         return Ok(());
     }
     Err(FieldError::new("packages", format!("{} is not a {manager} package", quoted(name)), allowed))
+}
+
+/// Whether npm takes a name for one of its registry's, and not for a file, a directory or somebody's repository: those it
+/// knows by a slash, a dot or an archive's ending, also behind the `@` where a version stands.
+fn is_of_a_registry(name: &str) -> bool {
+    let rest = match name.strip_prefix('@') {
+        Some(scoped) => match scoped.split_once('/') {
+            Some((scope, rest)) if !scope.is_empty() && !scope.contains('@') => rest,
+            Some(_) | None => return false,
+        },
+        None => name,
+    };
+    let (package, version) = rest.split_once('@').unwrap_or((rest, ""));
+    let is_archive = [".tgz", ".tar", ".tar.gz"].iter().any(|end| name.to_ascii_lowercase().ends_with(end));
+    !package.is_empty() && !rest.contains('/') && !version.starts_with('.') && !is_archive
 }
 
 /// A value for an error message: short, on one line.
@@ -180,6 +200,8 @@ mod tests {
             (Pip, "python-docx==1.1.2"),
             (Npm, "@types/node@^20"),
             (Npm, "tsx"),
+            (Npm, "tsx@~4.19"),
+            (Npm, "@llamaindex/liteparse@>=2"),
             (Apt, "g++"),
             (Apt, "libc6:arm64"),
             (Apt, "git=1:2.39.2-1"),
@@ -209,7 +231,23 @@ mod tests {
                 assert!(package(manager, name).is_err(), "{manager} {name:?}");
             }
         }
-        assert!(package(Pip, "some/directory").is_err() && package(Npm, "user/repository").is_err());
+        assert!(package(Apt, "bash-").is_err() && package(Apt, "libc6:arm64-").is_err());
+        assert!(package(Pip, "some/directory").is_err());
+        for elsewhere in [
+            "user/repository",
+            "@types/node@user/repository",
+            "@types/node@~/directory",
+            "@types/node/more",
+            "node@.hidden",
+            "node@package.tgz",
+            "package.TAR.gz",
+            "@scope",
+            "@/package",
+            "@a@b/package",
+            "@scope/@1",
+        ] {
+            assert!(package(Npm, elsewhere).is_err(), "{elsewhere}");
+        }
     }
 
     #[test]

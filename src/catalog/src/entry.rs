@@ -1,8 +1,9 @@
 //! Catalogue files: JSON lists of entries, each `image` or `base_image` and what belongs to it.
 
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::Path;
+use std::fs::DirEntry;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, de};
 
@@ -42,7 +43,6 @@ impl Catalogue {
     ///
     /// # Errors
     /// [`CatalogError`] as for [`Catalogue::read`].
-    #[cfg(any(test, fuzzing))]
     pub fn parse(origin: &str, text: &str) -> Result<Self, CatalogError> {
         let mut catalogue = Self::default();
         catalogue.add(origin, text)?;
@@ -89,6 +89,32 @@ impl Catalogue {
     }
 }
 
+/// The catalogue files at these paths: those that are named, and the `*.json` of directories, sorted. A path that does
+/// not exist counts as a directory without any, unless its name is a file's.
+///
+/// # Errors
+/// [`CatalogError::Read`] for a directory that cannot be read: what is in it must not be taken for nothing.
+pub fn files<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<PathBuf>, CatalogError> {
+    let is_json = |path: &Path| path.extension().is_some_and(|extension| extension == "json");
+    let mut files = Vec::new();
+    for path in paths.iter().map(AsRef::as_ref) {
+        let entries = std::fs::read_dir(path).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+        match entries {
+            Ok(entries) => {
+                let mut found: Vec<PathBuf> = entries.iter().map(DirEntry::path).filter(|path| is_json(path)).collect();
+                found.sort();
+                files.append(&mut found);
+            }
+            Err(error) if error.kind() == ErrorKind::NotADirectory => files.push(path.to_owned()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                files.extend(is_json(path).then(|| path.to_owned()));
+            }
+            Err(source) => return Err(CatalogError::Read { file: path.display().to_string(), source }),
+        }
+    }
+    Ok(files)
+}
+
 /// Why an entry was refused, before it is known where it stands.
 pub(super) enum Refused {
     Whole(String),
@@ -126,6 +152,8 @@ struct FileEntry {
     #[serde(default)]
     packages: Vec<String>,
     #[serde(default)]
+    package_manager: PackageManager,
+    #[serde(default)]
     env_vars: BTreeMap<String, String>,
     #[serde(default)]
     briefing: Vec<String>,
@@ -153,7 +181,7 @@ impl FileEntry {
             base_image: self.base_image,
             setup_commands: self.setup_commands,
             packages: self.packages,
-            package_manager: PackageManager::Pip,
+            package_manager: self.package_manager,
             env_vars: self.env_vars,
         };
         Ok(Runtime {
@@ -168,6 +196,7 @@ impl FileEntry {
             network: self.needs_network.map(|needs| if needs { NetworkMode::Bridge } else { NetworkMode::None }),
             oci_runtime: self.oci_runtime.as_deref().map(check::oci_runtime).transpose()?,
             briefing: self.briefing,
+            shipped: true,
         })
     }
 }
@@ -242,7 +271,7 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_FILE {
-        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "more than 1 MiB"));
+        return Err(std::io::Error::new(ErrorKind::FileTooLarge, "more than 1 MiB"));
     }
     Ok(text)
 }
@@ -337,11 +366,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_there_is_nothing_and_what_cannot_be_read_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for name in ["b.json", "a.json", "c.txt", "plain"] {
+            std::fs::write(path(name), "[]").unwrap();
+        }
+        let found = files(&[directory.path(), &path("none"), &path("none.json"), &path("plain")]).unwrap();
+        assert_eq!(found, [path("a.json"), path("b.json"), path("none.json"), path("plain")]);
+        // Of what root cannot read either.
+        std::os::unix::fs::symlink("loop", path("loop")).unwrap();
+        for refused in [path("loop"), path("loop").join("catalog.d"), PathBuf::from("x".repeat(300))] {
+            let error = files(&[&refused]).unwrap_err().to_string();
+            assert_eq!(error, format!("read catalogue {}", refused.display()));
+        }
+    }
+
+    #[test]
     fn the_shipped_catalogues_are_valid() {
         let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../catalog"));
         let files: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-        let json: Vec<_> = files.iter().filter(|path| path.extension().is_some_and(|e| e == "json")).collect();
-        assert!(!json.is_empty());
+        // The schema is about catalogues and is none.
+        let is_catalogue =
+            |path: &Path| path.extension().is_some_and(|e| e == "json") && !path.ends_with("schema.json");
+        let json: Vec<_> = files.iter().filter(|path| is_catalogue(path)).collect();
+        assert!(json.len() >= 5, "{json:?}");
         for file in json {
             Catalogue::read(&[file]).unwrap();
         }
