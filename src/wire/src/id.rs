@@ -29,6 +29,8 @@ impl std::error::Error for InvalidId {}
 pub const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$";
 /// Pattern of [`RunId`].
 pub const RUN_PATTERN: &str = "^[0-9a-f]{32}$";
+/// Pattern of [`RequestId`].
+pub const REQUEST_PATTERN: &str = "^[A-Za-z0-9._-]{1,64}$";
 /// Pattern of [`LayerId`].
 pub const LAYER_PATTERN: &str = "^[0-9a-f]{64}$";
 
@@ -37,6 +39,11 @@ fn is_name(text: &str) -> bool {
     bytes.len() <= MAX_NAME
         && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+fn is_request(text: &str) -> bool {
+    (1..=MAX_NAME).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
 fn is_lower_hex(text: &str, len: usize) -> bool {
@@ -100,6 +107,10 @@ text_id!(
 text_id!(
     /// Whom a session is opened for: a label of capacity, not an authorisation.
     Tenant, NAME_PATTERN, is_name
+);
+text_id!(
+    /// A request to the service, for the logs: chosen by the client ([`crate::api::REQUEST_ID_HEADER`]) or made.
+    RequestId, REQUEST_PATTERN, is_request
 );
 text_id!(
     /// A layer in the image store: 64 lower-case hex digits. For a pulled layer the

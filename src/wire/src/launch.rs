@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{LayerId, SessionId};
+use crate::id::{LayerId, RequestId, SessionId};
 
 /// Largest message either way, in bytes.
 pub const MAX_MESSAGE: usize = 128 * 1024;
@@ -81,6 +81,12 @@ pub enum Request {
         /// How the blob is compressed.
         compression: Compression,
     },
+    /// Write a layer of the image store as a tar (OCI image spec, layer.md) to the descriptor, a regular file: by an
+    /// unprivileged child that sees nothing else. The same layer gives the same tar. Answer: [`Answer::Done`].
+    Pack {
+        /// Which.
+        layer: LayerId,
+    },
     /// Make the write layer of the stopped build sandbox `build` the layer `layer` of the image store (a rename).
     /// Answer: [`Answer::Done`].
     Commit {
@@ -130,6 +136,17 @@ pub enum Request {
         /// Which.
         ids: Vec<SessionId>,
     },
+    /// How large the package caches of builds are. With `most`, those are emptied that have to go for all together to have
+    /// no more bytes, least recently used first: only while no build runs. Answer: [`Answer::Caches`].
+    Caches {
+        /// Bytes; absent: only look.
+        most: Option<u64>,
+        /// Only say which would be emptied.
+        #[serde(default)]
+        dry_run: bool,
+    },
+    /// Who the launcher is, and what it has to work with: for `doctor`. Answer: [`Answer::About`].
+    About {},
     /// Run a recipe that the operator installed and write the root file system that it makes, a tar, to the
     /// descriptor. Answer: [`Answer::Done`].
     Bootstrap {
@@ -182,6 +199,9 @@ pub struct Plan {
     pub egress: Egress,
     /// Which OCI runtime starts it.
     pub oci_runtime: OciRuntime,
+    /// The request on whose behalf, for the launcher's log. Absent: nobody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestId>,
 }
 
 /// What a sandbox is for.
@@ -232,7 +252,7 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskEnforcement {
-    /// The file system, by a project quota: a write that is too much fails with `EDQUOT`.
+    /// The file system, by a project quota: a write that is too much fails, with `EDQUOT`, or on xfs with `ENOSPC`.
     Project,
     /// Nobody here: the launcher only measures, by looking at every file.
     Measured,
@@ -248,6 +268,22 @@ pub struct DiskUsage {
     pub inodes: u64,
     /// Whether that is everything. If not, looking took too long, or was disturbed: it is more than this.
     pub complete: bool,
+}
+
+/// A package cache that builds share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// Whose it is: `pip` (and uv's), `npm`, `apt`, `cargo`.
+    pub manager: String,
+    /// Bytes that are allocated.
+    pub bytes: u64,
+    /// Whether that is everything. If not, looking took too long: it is more than this.
+    pub complete: bool,
+    /// When a file of it was last read or written, seconds since 1970; 0: there is none.
+    pub used: u64,
+    /// Whether it was emptied, or would have been.
+    pub emptied: bool,
 }
 
 /// Network of a sandbox. Each has a namespace of its own, except a build's.
@@ -408,6 +444,24 @@ pub enum Answer {
         enforcement: DiskEnforcement,
         /// Of each, in the order asked; of one that has nothing, nothing.
         usage: Vec<DiskUsage>,
+    },
+    /// Package caches of builds, before any was emptied.
+    Caches {
+        /// Each.
+        caches: Vec<Cache>,
+    },
+    /// Who the launcher is.
+    About {
+        /// Version of the program that runs.
+        version: String,
+        /// First host id of sandboxes.
+        id_base: u32,
+        /// Blocks of [`IDS_PER_SANDBOX`] from there on.
+        slots: u32,
+        /// Absolute path of the cgroup below which sandboxes are.
+        cgroup: String,
+        /// Controllers that sandboxes have there.
+        controllers: Vec<String>,
     },
     /// The request is outside of what the launcher's configuration allows, or not one. Nothing was done.
     Refused {

@@ -6,6 +6,7 @@
 //! | [`launch`] | `sandboxd` → `sandboxd-launch` | JSON, one `SOCK_SEQPACKET` message each way, descriptors beside it |
 //! | [`init`] | `sandboxd` → `sandbox-init` | postcard, `SOCK_SEQPACKET` messages, descriptors beside them |
 //! | [`file`] | an operation on a file, inside: within [`init`] | postcard, and the bytes of a pipe |
+//! | [`journal`] | `sandboxd`, `sandboxd-launch` → the journal of systemd | its native protocol, one `SOCK_DGRAM` message each |
 //! | [`tunnel`] | `sandbox-init` ↔ itself, where the kernel inside takes no descriptors | postcard, `SOCK_SEQPACKET` messages |
 //! | [`id`] | the names that all of them use | strings of a fixed grammar |
 //! | [`key`] | who shares a session, and the id that this means | JSON over HTTP |
@@ -18,6 +19,7 @@ pub mod api;
 pub mod file;
 pub mod id;
 pub mod init;
+pub mod journal;
 pub mod key;
 pub mod launch;
 pub mod tunnel;

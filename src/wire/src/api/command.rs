@@ -51,6 +51,23 @@ wire_type! {
         /// line of `stderr`. Absent unless one did. Ours.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub limit: Option<String>,
+        /// What the command used: its main process and what that waited for. Absent if the service stopped it, or it did not
+        /// start. Ours.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub usage: Option<RunUsage>,
+    }
+}
+
+wire_type! {
+    /// What one command used, getrusage(2).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct RunUsage {
+        /// User CPU time in microseconds.
+        pub user_us: u64,
+        /// System CPU time in microseconds.
+        pub system_us: u64,
+        /// Largest resident set of any one of its processes, in bytes.
+        pub max_rss_bytes: u64,
     }
 }
 
@@ -110,5 +127,8 @@ wire_type! {
         /// As in [`RunResponse`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub limit: Option<String>,
+        /// As in [`RunResponse`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub usage: Option<RunUsage>,
     }
 }

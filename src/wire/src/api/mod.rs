@@ -14,17 +14,21 @@ macro_rules! wire_type {
 
 mod command;
 mod error;
+mod image;
 mod operation;
 mod policy;
+mod runtime;
 mod service;
 mod session;
 mod workspace;
 
-pub use command::{FileEntry, FilePathRequest, RealpathResponse, RunExit, RunRequest, RunResponse};
+pub use command::{FileEntry, FilePathRequest, RealpathResponse, RunExit, RunRequest, RunResponse, RunUsage};
 pub use error::{Detail, ErrorBody, Invalid, PathError};
+pub use image::{BuildCache, BuildCaches, GcRequest, ImageInfo, PullEvent, PullProgress, PullRequest, Removed};
 pub use operation::{Operation, OperationsPage};
 pub use policy::{PolicyUpdate, RuntimeLimitsUpdate, RuntimePolicy, ServicePolicy};
-pub use service::{DoctorReport, Finding, ImageInfo, Level, ServiceHealth, ServiceIndex};
+pub use runtime::{BuildProgress, RuntimeBriefing, RuntimeInfo, RuntimeList};
+pub use service::{DoctorReport, Finding, Level, ServiceHealth, ServiceIndex};
 pub use session::{
     CreateSessionRequest, NetworkUsage, SessionCreated, SessionEvent, SessionEvents, SessionInfo, SessionList,
     SessionState, SessionUsage, Tier,

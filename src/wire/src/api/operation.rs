@@ -23,7 +23,11 @@ wire_type! {
         pub agent: Option<String>,
         /// The agent's run, as [`RUN_HEADER`] named it.
         pub run: Option<String>,
-        /// `run`, `read`, `write`, `stat`, `ls`, `realpath`, `mkdir` or `remove`.
+        /// The request that it was done for, as its `X-Request-Id` had it and as the log of the service has it; null of what the
+        /// service did by itself.
+        #[serde(default)]
+        pub request: Option<String>,
+        /// `run`, `read`, `write`, `stat`, `ls`, `realpath`, `mkdir`, `remove` or `stop`.
         pub op: String,
         /// The command, shell-quoted, or the path; cut after 200 characters with `…`.
         pub target: String,

@@ -46,6 +46,9 @@ wire_type! {
     pub struct DoctorReport {
         /// Findings, worst first.
         pub findings: Vec<Finding>,
+        /// Version of the program that looked.
+        #[serde(default)]
+        pub version: String,
     }
 }
 
@@ -75,26 +78,5 @@ wire_type! {
         Warning,
         /// Does not work.
         Error,
-    }
-}
-
-wire_type! {
-    /// One image of the local store, an element of `GET /images` (service token). Ours.
-    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-    pub struct ImageInfo {
-        /// Its reference, or the tag that its definition gives it.
-        pub reference: String,
-        /// Aliases of the runtimes that use it, sorted.
-        pub runtimes: Vec<String>,
-        /// `ready`, `building`, `failed` or `absent`.
-        pub state: String,
-        /// Bytes of its layers, shared ones included; null if it is not ready.
-        pub size: Option<u64>,
-        /// Its layers, topmost first.
-        pub layers: Vec<String>,
-        /// When it was made.
-        pub created_at: Option<f64>,
-        /// Why it failed, if it did.
-        pub error: Option<String>,
     }
 }

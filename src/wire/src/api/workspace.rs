@@ -210,7 +210,7 @@ wire_type! {
         pub disk_quota_inodes: Option<u64>,
         /// When it was made.
         pub created_at: f64,
-        /// When it was last opened.
+        /// When it was last opened; of a session that is closed, when that was last used.
         pub last_opened: f64,
     }
 }
