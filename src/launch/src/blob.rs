@@ -8,6 +8,8 @@ use sha2::{Digest, Sha256};
 use wire::launch::Compression;
 use zstd::stream::read::Decoder;
 
+use crate::frame::Recorder;
+
 /// Up to here a blob may be as compressible as it likes, in bytes.
 const FREE_BYTES: u64 = 64 << 20;
 /// Beyond it, most uncompressed bytes for each compressed one. A tar of real files stays below 20.
@@ -15,6 +17,8 @@ const MAX_RATIO: u64 = 200;
 /// Largest window of a zstd stream, as a power of two (RFC 8878 asks decoders for 8 MiB).
 const ZSTD_WINDOW_LOG: u32 = 27;
 const BUFFER: usize = 128 * 1024;
+/// What everything in a tar is filled up to, in bytes.
+pub const BLOCK: u64 = 512;
 
 /// Counts what is read through it.
 struct Counted<R> {
@@ -30,13 +34,16 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// The uncompressed bytes of a blob.
+/// The uncompressed bytes of a blob. A last block that is not full is filled up with zeroes, which the digest does not
+/// cover: archives of umoci end with the last byte of their last file, and others read them.
 pub struct Blob {
     stream: Box<dyn Read>,
     compressed: std::rc::Rc<std::cell::Cell<u64>>,
     bytes: u64,
+    filled: u64,
     most: u64,
     hash: Sha256,
+    recorder: Option<Recorder>,
 }
 
 impl Blob {
@@ -56,7 +63,13 @@ impl Blob {
                 Box::new(decoder)
             }
         };
-        Ok(Self { stream, compressed, bytes: 0, most, hash: Sha256::new() })
+        Ok(Self { stream, compressed, bytes: 0, filled: 0, most, hash: Sha256::new(), recorder: None })
+    }
+
+    /// Let this one know of all that is read.
+    #[must_use]
+    pub fn recorded(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// SHA-256 of everything that was read, in hex.
@@ -66,10 +79,33 @@ impl Blob {
     }
 }
 
+impl Blob {
+    /// Bytes with which the last block was filled up.
+    #[must_use]
+    pub fn filled(&self) -> u64 {
+        self.filled
+    }
+
+    /// What the last block lacks, as far as `buffer` has room.
+    fn fill(&mut self, buffer: &mut [u8]) -> usize {
+        let lacks = (self.bytes + self.filled).next_multiple_of(BLOCK) - self.bytes - self.filled;
+        let length = buffer.len().min(usize::try_from(lacks).unwrap_or(0));
+        buffer[..length].fill(0);
+        self.filled += length as u64;
+        length
+    }
+}
+
 impl Read for Blob {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.stream.read(buffer)?;
+        if length == 0 {
+            return Ok(self.fill(buffer));
+        }
         self.hash.update(&buffer[..length]);
+        if let Some(recorder) = &self.recorder {
+            recorder.bytes(&buffer[..length]);
+        }
         self.bytes += length as u64;
         if self.bytes > self.most {
             return Err(io::Error::other(format!("more than {} bytes uncompressed", self.most)));
@@ -104,9 +140,9 @@ mod tests {
         ];
         for (compression, bytes) in blobs {
             let mut blob = Blob::open(file(&bytes), compression, 3).unwrap();
-            let mut text = String::new();
-            blob.read_to_string(&mut text).unwrap();
-            assert_eq!(text, "abc");
+            let mut text = Vec::new();
+            blob.read_to_end(&mut text).unwrap();
+            assert_eq!((&text[..3], text.len(), text[3..].iter().max()), (&b"abc"[..], 512, Some(&0)));
             assert_eq!(blob.digest(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         }
     }

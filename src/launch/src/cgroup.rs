@@ -8,7 +8,7 @@
 //!     commands/                 the limits; the sandbox's root makes one below for each command
 //! ```
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use wire::id::SessionId;
+use wire::journal::Priority;
 use wire::launch::{Limits, Plan, Sandbox};
 
 use crate::config::{Config, LimitsPolicy};
 use crate::cpuset;
 use crate::error::{Failure, Result, Step};
+use crate::log;
 use crate::store::open_beneath;
 
 /// File system type of a cgroup2 mount, statfs(2).
@@ -68,7 +70,20 @@ fn read(dir: impl AsFd, file: &str) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(&buffer).into_owned())
 }
 
+impl AsFd for CgroupRoot {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+}
+
 impl CgroupRoot {
+    /// Where it is, and which controllers sandboxes have in it.
+    #[must_use]
+    pub fn about(&self) -> (String, Vec<String>) {
+        let controllers = self.controllers.iter().map(|name| (*name).to_owned()).collect();
+        (self.path.display().to_string(), controllers)
+    }
+
     /// Open `cgroup_root`, making it if it is missing, and enable the controllers that limits need.
     ///
     /// # Errors
@@ -300,7 +315,7 @@ fn enable_controllers(dir: &OwnedFd, wanted: &[&'static str]) -> Vec<&'static st
     let works = |name: &&'static str| match enable(&[name]) {
         Ok(()) => true,
         Err(errno) => {
-            eprintln!("sandboxd-launch: enable the {name} controller: {errno}");
+            log::say(Priority::Warning, &format!("enable the {name} controller: {errno}"));
             false
         }
     };

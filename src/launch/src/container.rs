@@ -110,8 +110,10 @@ fn try_start(launch: &Launch<'_>, cgroup: &mut SandboxCgroup, clock: &mut Clock)
         | Answer::Sandboxes { .. }
         | Answer::Network { .. }
         | Answer::Refusals { .. }
+        | Answer::About { .. }
         | Answer::Unpacked { .. }
         | Answer::Usage { .. }
+        | Answer::Caches { .. }
         | Answer::Refused { .. }
         | Answer::Failed { .. } => {
             return Err(Failure::new(format!("{what}: its report makes no sense")));

@@ -1,7 +1,8 @@
 //! What the launcher answers when it does not do what it was asked.
 //!
 //! There are two ways: the request is [`Error::Refused`] before anything is done, or a
-//! [`Failure`] at a named step on a named object. Both go back to the service, which logs them; the launcher does not.
+//! [`Failure`] at a named step on a named object. Both go back to the service, which logs them; the launcher
+//! logs the first alone ([`crate::log`]).
 
 use std::error::Error as StdError;
 
@@ -56,7 +57,9 @@ impl Failure {
         Self { step, errno, source }
     }
 
-    fn chain(&self) -> String {
+    /// The step with every reason, on one line.
+    #[must_use]
+    pub fn chain(&self) -> String {
         let mut text = self.step.clone();
         let mut source = self.source.as_deref().map(|s| s as &dyn StdError);
         while let Some(error) = source {

@@ -10,13 +10,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use flate2::write::GzEncoder;
 use rustix::fs::{AtFlags, Dir, FileType, MemfdFlags, Mode, OFlags, Stat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+use sha2::{Digest, Sha256};
 use wire::id::LayerId;
 use wire::launch::{Answer, Compression, Request};
 
 use crate::blob::Blob;
 use crate::config::Config;
+use crate::frame::Recorder;
 use crate::layer::{self, Caps};
-use crate::{plan, remove};
+use crate::{frame, plan, remove};
 
 /// What an archive may hold here.
 const CAPS: Caps = Caps { bytes: 1 << 20, entries: 512 };
@@ -72,8 +74,21 @@ pub fn layers(data: &[u8]) {
     }
     let layer = LayerId::parse(&digest).unwrap_or_else(|_| LayerId::parse(&"0".repeat(64)).unwrap());
     (&blob).rewind().unwrap();
-    let done = layer::extract_into(room.layer.try_clone().unwrap(), &layer, compression, blob.into(), CAPS);
+    let kept = memfd(b"");
+    let recorder = Recorder::new(kept.try_clone().unwrap().into()).unwrap();
+    let dir = || room.layer.try_clone().unwrap();
+    let done = layer::extract_into(dir(), &layer, compression, blob.into(), CAPS, Some(recorder));
     if let Ok(answer) = &done {
+        // What it takes to make the archive again makes it, or says so.
+        (&kept).rewind().unwrap();
+        let mut again = memfd(b"");
+        if frame::rebuild(&dir(), kept.into(), &mut again, &layer, CAPS.bytes).is_ok() {
+            again.rewind().unwrap();
+            let mut bytes = Vec::new();
+            again.read_to_end(&mut bytes).unwrap();
+            let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(digest, layer.as_str());
+        }
         assert!(
             matches!(answer, Answer::Unpacked { bytes, entries } if *bytes <= CAPS.bytes && *entries <= CAPS.entries)
         );

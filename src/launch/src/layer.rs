@@ -14,19 +14,25 @@ use tar::{Archive, Entry, EntryType};
 use wire::id::LayerId;
 use wire::launch::{Answer, Compression};
 
-use crate::blob::Blob;
+use crate::blob::{BLOCK, Blob};
 use crate::error::{Failure, Result, Step};
+use crate::frame::Recorder;
 use crate::{remove, store};
 
 /// Highest user and group id of an entry.
 const MAX_ID: u64 = 65_535;
-/// Most components of a path, and longest target of a link in bytes.
+/// Most components of a path, longest of them, and longest target of a link, in bytes.
 const MAX_DEPTH: usize = 128;
+const MAX_NAME: usize = 255;
 const MAX_LINK: usize = 4095;
+/// Characters of a path that are told in an error.
+const TOLD: usize = 300;
 /// How often a path is looked up again that others disturbed.
 const MAX_TRIES: u32 = 10_000;
 /// Content is copied in such pieces, in bytes.
 const BUFFER: usize = 64 * 1024;
+/// What everybody may do with the directory of a layer.
+const READABLE: Mode = Mode::from_raw_mode(0o555);
 /// Prefix of a name that says "not here any more", and the name that says so of everything beneath (layer.md, Whiteouts).
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -43,14 +49,21 @@ pub struct Caps {
     pub entries: u64,
 }
 
-/// Unpack `blob` into `/` and check that its uncompressed bytes have the digest `layer`.
+/// Unpack `blob` into `/` and check that its uncompressed bytes have the digest `layer`. `recorder` is told what would be
+/// needed to make the archive again.
 ///
 /// # Errors
 /// The first entry that cannot be made, a cap, or another digest.
-pub fn extract(layer: &LayerId, compression: Compression, blob: OwnedFd, caps: Caps) -> Result<Answer> {
+pub fn extract(
+    layer: &LayerId,
+    compression: Compression,
+    blob: OwnedFd,
+    caps: Caps,
+    recorder: Option<Recorder>,
+) -> Result<Answer> {
     let root = rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .step(|| "open the layer's directory")?;
-    extract_into(root, layer, compression, blob, caps)
+    extract_into(root, layer, compression, blob, caps, recorder)
 }
 
 /// The same into the directory `root`: nothing of it is resolved outside of that.
@@ -63,17 +76,28 @@ pub fn extract_into(
     compression: Compression,
     blob: OwnedFd,
     caps: Caps,
+    recorder: Option<Recorder>,
 ) -> Result<Answer> {
-    let mut reader =
+    let reader =
         Blob::open(File::from(blob), compression, caps.bytes).step(|| format!("open the blob of layer {layer}"))?;
+    let mut reader = reader.recorded(recorder.clone());
     let mut tree = Tree::new(root, caps);
+    let mut last = 0;
     {
         let mut archive = Archive::new(&mut reader);
         let entries = archive.entries().step(|| format!("read layer {layer}"))?;
         for entry in entries {
             let mut entry = entry.step(|| format!("read layer {layer} after {} entries", tree.entries))?;
+            last = stored(&entry);
+            if let Some((recorder, path)) = recorder.as_ref().zip(path_of_content(&entry)) {
+                recorder.content(&path, last);
+            }
             tree.add(&mut entry)?;
         }
+    }
+    // What may be missing is what fills up the last entry, nothing of its content.
+    if reader.filled() > last.next_multiple_of(BLOCK) - last {
+        return Err(Failure::new(format!("read layer {layer}: the archive ends within its last entry")));
     }
     // The digest covers what follows the last entry, too.
     io::copy(&mut reader, &mut io::sink()).step(|| format!("read layer {layer} to its end"))?;
@@ -82,7 +106,27 @@ pub fn extract_into(
         return Err(Failure::new(format!("check layer {layer}: the archive has the digest {digest}")));
     }
     tree.finish();
+    if let Some(recorder) = recorder {
+        recorder.finish();
+    }
     Ok(Answer::Unpacked { bytes: tree.bytes, entries: tree.entries })
+}
+
+/// Bytes of an entry in the archive, without what fills them up.
+fn stored<R: Read>(entry: &Entry<'_, R>) -> u64 {
+    // Of a sparse file, `size` is what it unpacks to.
+    if entry.header().entry_type() == EntryType::GNUSparse {
+        return entry.header().entry_size().unwrap_or(0);
+    }
+    entry.size()
+}
+
+/// Where the content of an entry will be, byte for byte.
+fn path_of_content<R: Read>(entry: &Entry<'_, R>) -> Option<Vec<u8>> {
+    let is_file = matches!(entry.header().entry_type(), EntryType::Regular | EntryType::Continuous);
+    let parts = components(&entry.path_bytes()).filter(|_| is_file)?;
+    let is_whiteout = parts.last()?.starts_with(WHITEOUT);
+    (!is_whiteout).then(|| join(&parts))
 }
 
 /// The directory being filled.
@@ -110,9 +154,12 @@ impl Tree {
         if self.entries > self.caps.entries {
             return Err(Failure::new(format!("read the layer: more than {} entries", self.caps.entries)));
         }
-        let shown = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let shown = shown(&entry.path_bytes());
         let Some(parts) = components(&entry.path_bytes()) else {
-            return Err(Failure::new(format!("unpack {shown:?}: the path leaves the layer")));
+            let more = format!("more than {MAX_DEPTH} parts or a name of more than {MAX_NAME} bytes");
+            return Err(Failure::new(format!(
+                "unpack {shown:?}: the path leaves the layer (..), or has a NUL, {more}"
+            )));
         };
         let unpack = || format!("unpack {shown:?}");
         let Some((name, above)) = parts.split_last() else {
@@ -120,7 +167,7 @@ impl Tree {
         };
         let parent = self.parent(above).step(|| format!("open the directory of {shown:?}"))?;
         if let Some(hidden) = name.strip_prefix(WHITEOUT) {
-            let done = whiteout(&parent, name, hidden);
+            let done = whiteout(&parent, name, hidden, entry.header().mtime().unwrap_or_default());
             self.parent = Some((join(above), parent));
             return done.step(unpack);
         }
@@ -189,7 +236,8 @@ impl Tree {
             return Err(io::Error::other(format!("the layer has more than {} bytes", self.caps.bytes)));
         }
         self.bytes += copied;
-        place.own(entry)?;
+        let (uid, gid) = owner(entry)?;
+        rustix::fs::fchown(&file, Some(uid), Some(gid))?;
         set_capability(entry, &file)?;
         rustix::fs::fchmod(&file, mode_of(entry))?;
         rustix::fs::futimens(&file, &times(entry.header().mtime().unwrap_or_default()))?;
@@ -225,7 +273,8 @@ impl Tree {
     fn set_root<R: Read>(&mut self, entry: &Entry<'_, R>) -> io::Result<()> {
         let (uid, gid) = owner(entry)?;
         rustix::fs::fchown(&self.root, Some(uid), Some(gid))?;
-        rustix::fs::fchmod(&self.root, mode_of(entry))?;
+        // The service looks into layers (who is the image's user?). A sandbox's root directory has the mode of its write layer.
+        rustix::fs::fchmod(&self.root, mode_of(entry) | READABLE)?;
         self.directories.insert(Vec::new(), entry.header().mtime().unwrap_or_default());
         Ok(())
     }
@@ -327,12 +376,22 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(count)
 }
 
+/// As much of a path as an error tells: an archive may have one of megabytes.
+fn shown(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&path[..path.len().min(4 * TOLD)]);
+    let mut cut: String = text.chars().take(TOLD).collect();
+    if cut.len() < path.len() {
+        cut.push('…');
+    }
+    cut
+}
+
 /// The parts of a path in an archive, `.` left out; none if it has a `..`, a NUL or too many.
 fn components(path: &[u8]) -> Option<Vec<Vec<u8>>> {
     let parts: Vec<Vec<u8>> =
         path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec).collect();
-    let good =
-        parts.len() <= MAX_DEPTH && parts.iter().all(|part| part != b".." && part.len() <= 255 && !part.contains(&0));
+    let good = parts.len() <= MAX_DEPTH
+        && parts.iter().all(|part| part != b".." && part.len() <= MAX_NAME && !part.contains(&0));
     good.then_some(parts)
 }
 
@@ -340,7 +399,8 @@ fn join(parts: &[Vec<u8>]) -> Vec<u8> {
     parts.join(&b'/')
 }
 
-fn open_dir(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+/// A directory of the layer; links on the way lead within it.
+pub(crate) fn open_dir(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let path = if path.is_empty() { b".".as_slice() } else { path };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
@@ -354,8 +414,8 @@ fn open_dir(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     Err(Errno::AGAIN)
 }
 
-/// Make what hides `hidden`, or everything, of the layers below.
-fn whiteout(parent: &OwnedFd, name: &[u8], hidden: &[u8]) -> io::Result<()> {
+/// Make what hides `hidden`, or everything, of the layers below. It has a time, for one archive to give one layer.
+fn whiteout(parent: &OwnedFd, name: &[u8], hidden: &[u8], mtime: u64) -> io::Result<()> {
     if name == OPAQUE {
         return set_opaque(parent, b".");
     }
@@ -371,7 +431,8 @@ fn whiteout(parent: &OwnedFd, name: &[u8], hidden: &[u8]) -> io::Result<()> {
         Err(Errno::EXIST) if (Place { parent, name: hidden }).kind() == Some(FileType::Directory) => {
             set_opaque(parent, hidden)
         }
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Ok(()) => Ok(rustix::fs::utimensat(parent, hidden, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)?),
+        Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -445,7 +506,7 @@ mod tests {
         file.rewind().unwrap();
         let root = File::open(into).unwrap().into();
         let caps = Caps { bytes: 1 << 20, entries: 1000 };
-        extract_into(root, &LayerId::parse(&digest).unwrap(), Compression::None, file.into(), caps)
+        extract_into(root, &LayerId::parse(&digest).unwrap(), Compression::None, file.into(), caps, None)
     }
 
     #[test]
@@ -471,5 +532,50 @@ mod tests {
             let _ = unpack(&layer, &[("l", EntryType::Symlink, target), ("h", EntryType::Link, "l")]);
         }
         assert_eq!(std::fs::read_dir(outside).unwrap().count(), 0);
+    }
+
+    /// Unpack one entry that has this path, as it is, and this mode.
+    fn unpack_raw(into: &Path, path: &[u8], mode: u32) -> Result<Answer> {
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(EntryType::Directory);
+        header.set_mode(mode);
+        header.set_size(0);
+        header.set_uid(rustix::process::geteuid().as_raw().into());
+        header.set_gid(rustix::process::getegid().as_raw().into());
+        header.as_old_mut().name[..path.len()].copy_from_slice(path);
+        header.set_cksum();
+        archive.append(&header, io::empty()).unwrap();
+        let bytes = archive.into_inner().unwrap();
+        let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        file.rewind().unwrap();
+        let caps = Caps { bytes: 1 << 20, entries: 1000 };
+        let root = File::open(into).unwrap().into();
+        extract_into(root, &LayerId::parse(&digest).unwrap(), Compression::None, file.into(), caps, None)
+    }
+
+    #[test]
+    fn the_service_can_look_into_every_layer() {
+        use std::os::unix::fs::PermissionsExt;
+        for (mode, becomes) in [(0o700, 0o755), (0, 0o555), (0o1777, 0o1777)] {
+            let dir = tempfile::tempdir().unwrap();
+            unpack_raw(dir.path(), b"./", mode).unwrap();
+            assert_eq!(dir.path().metadata().unwrap().permissions().mode() & 0o7777, becomes, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn paths_that_cannot_be_are_told_why_and_as_far_as_anybody_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in [&b"../x"[..], b"a/../../x", b"a/.."] {
+            let said = unpack_raw(dir.path(), path, 0o755).unwrap_err().chain();
+            assert!(said.contains("leaves the layer (..), or has a NUL, more than 128 parts"), "{said}");
+        }
+        let long = "x/".repeat(100_000);
+        let said = unpack(dir.path(), &[(&long, EntryType::Directory, "")]).unwrap_err().chain();
+        assert!(said.contains("more than 128 parts") && said.len() < 2000, "{} bytes", said.len());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

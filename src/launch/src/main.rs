@@ -15,13 +15,17 @@
 //! | `net` | its network, and the packet filter |
 //! | `subprocess` | work in a child that reports back |
 //! | `unpack`, `layer`, `blob` | layer blobs, in a process without privilege |
+//! | `pack`, `archive`, `frame` | layers as archives, likewise: the one that it came as, or another |
 //! | `bootstrap` | recipes of local bases |
+//! | `log` | what nobody else is told |
 //! | `fail` | where chaos tests kill the launcher |
 //! | `fuzzing` | what the fuzz targets call; in no program |
 //! | `sys` | all unsafe |
 
+mod archive;
 mod blob;
 mod bootstrap;
+mod caches;
 mod cgroup;
 mod config;
 mod connection;
@@ -30,15 +34,18 @@ mod cpuset;
 mod error;
 mod executor;
 mod fail;
+mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod gvisor;
 mod idmap;
 mod layer;
+mod log;
 mod measure;
 mod mount;
 mod net;
 mod oci;
+mod pack;
 mod plan;
 mod quota;
 mod remove;
@@ -60,6 +67,7 @@ use rustix::fs::{Gid, Mode, Uid};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use config::Config;
+use wire::journal::Priority;
 use work::Host;
 
 /// Connections that wait to be accepted.
@@ -73,7 +81,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sandboxd-launch: {}", one_line(error.as_ref()));
+            log::say(Priority::Error, &one_line(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -93,12 +101,13 @@ fn run() -> Outcome<()> {
     let reserved = sys::reserve_low_fds()?;
     let store = store::Store::open(&config)?;
     let cgroups = cgroup::CgroupRoot::open(&config)?;
-    store.discard_staged(None)?;
+    store.sweep_staged(None)?;
+    store.sweep_frames()?;
     store.discard_bootstraps(None)?;
     cgroups.sweep()?;
     if let Err(failure) = net::sweep(config.network.as_ref(), &cgroups) {
         // Sessions without a network need none of it; one with a network is told the same.
-        eprintln!("sandboxd-launch: sandboxes have no network: {}", one_line(&failure));
+        log::say(Priority::Error, &format!("sandboxes have no network: {}", one_line(&failure)));
     }
     let signals = sys::signal_fd(&[libc::SIGTERM, libc::SIGINT])?;
     let listener = match inherited {
@@ -173,11 +182,12 @@ fn report_limits(config: &Config, cgroups: &cgroup::CgroupRoot) {
             config::LimitsPolicy::Enforce => "plans that limit them are not started",
             config::LimitsPolicy::BestEffort => "limits = \"best-effort\": they are NOT ENFORCED",
         };
-        eprintln!("sandboxd-launch: no cgroup controller for {} here; {then}", missing.join(", "));
+        log::say(Priority::Warning, &format!("no cgroup controller for {} here; {then}", missing.join(", ")));
     }
     if !cgroups.controllers().contains(&"cpuset") {
-        eprintln!(
-            "sandboxd-launch: no cgroup controller for cpuset here; sandboxes see every CPU, whatever they may use"
+        log::say(
+            Priority::Warning,
+            "no cgroup controller for cpuset here; sandboxes see every CPU, whatever they may use",
         );
     }
 }
@@ -193,5 +203,5 @@ fn one_line(error: &dyn Error) -> String {
         }
         source = error.source();
     }
-    text.replace('\n', " ")
+    text
 }

@@ -28,17 +28,19 @@ fn refused<T>(field: &'static str, reason: impl Into<String>) -> Result<T, Error
 /// [`Error::Refused`] with the first field that is not allowed.
 pub fn check(request: &Request, descriptors: usize, config: &Config) -> Result<(), Error> {
     let wanted = match request {
-        Request::Start { .. } | Request::Unpack { .. } | Request::Bootstrap { .. } => 1,
+        Request::Start { .. } | Request::Unpack { .. } | Request::Pack { .. } | Request::Bootstrap { .. } => 1,
         Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::About {}
         | Request::Runtime { .. }
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
         | Request::RemoveWorkspace { .. }
         | Request::Usage { .. }
+        | Request::Caches { .. }
         | Request::Network {}
         | Request::Permit { .. }
         | Request::Refusals {} => 0,
@@ -56,13 +58,16 @@ pub fn check(request: &Request, descriptors: usize, config: &Config) -> Result<(
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::About {}
         | Request::Runtime { .. }
         | Request::Unpack { .. }
+        | Request::Pack { .. }
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
         | Request::RemoveWorkspace { .. }
         | Request::Usage { .. }
+        | Request::Caches { .. }
         | Request::Network {}
         | Request::Refusals {} => Ok(()),
         Request::Permit { permits, .. } => check_permits(permits),
@@ -230,6 +235,7 @@ mod tests {
             network: Network::None,
             egress: Egress::default(),
             oci_runtime: OciRuntime::Builtin,
+            request: None,
         }
     }
 

@@ -16,14 +16,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, OFlags};
 use rustix::io::Errno;
 use wire::id::SessionId;
+use wire::journal::Priority;
 use wire::launch::{Answer, DiskEnforcement, DiskUsage, Kind, Limits, Plan};
 
 use crate::config::{Config, PROJECTS};
 use crate::error::{Failure, Result, Step};
+use crate::log;
 use crate::measure;
 use crate::store::{self, Store};
 use crate::sys;
 use crate::sys::project::{self, Project};
+
+/// What a start may take when the share is used up, in bytes and inodes: overlayfs makes a directory, and we make the places of
+/// mounts. xfs sets some 400 KiB aside for each before it knows what it takes, for root as for others.
+const START: DiskUsage = DiskUsage { bytes: 1 << 20, inodes: 64, complete: true };
 
 /// Who holds sessions to their share of the disk on this host.
 #[derive(Debug, Clone)]
@@ -47,31 +53,33 @@ impl Quotas {
     /// Say once, at start, how it is.
     pub fn report(&self) {
         match &self.missing {
-            None => eprintln!("sandboxd-launch: disk quotas are enforced by the file system (project quotas)"),
-            Some(why) => eprintln!("sandboxd-launch: disk quotas are only measured: {why}"),
+            None => log::say(Priority::Info, "disk quotas are enforced by the file system (project quotas)"),
+            Some(why) => log::say(Priority::Info, &format!("disk quotas are only measured: {why}")),
         }
     }
 
-    /// Hold a session that is about to start to its limits. Builds have none.
+    /// Hold a session that is about to start to its limits, but for what the start itself may need: [`Room::close`] is for
+    /// when it has started. Builds have none.
     ///
     /// # Errors
     /// Its directories are not there, or the file system refuses.
-    pub fn assign(&self, config: &Config, store: &Store, plan: &Plan) -> Result<()> {
+    pub fn assign(&self, config: &Config, store: &Store, plan: &Plan) -> Result<Room> {
         if self.missing.is_some() || plan.kind == Kind::Build {
-            return Ok(());
+            return Ok(Room::default());
         }
         let id = &plan.id;
         store.workspace(id, config.service_uid)?;
         let layer = store.write_layer(id, config.first_id(0))?;
         let workspace = open_dir(&store.workspaces, id.as_str()).step(|| format!("open workspaces/{id}"))?;
         let number = self.project_of(store, [workspace.as_fd(), layer.as_fd()], id)?;
-        for dir in [workspace.as_fd(), layer.as_fd()] {
-            set_limits(dir, number, &plan.limits).step(|| format!("set the disk quota of {id}, project {number}"))?;
+        let mut room = Room { project: number, limits: plan.limits.clone(), dirs: Vec::new() };
+        for dir in [workspace, layer] {
+            let raised = set_start_limits(dir.as_fd(), number, &plan.limits)
+                .step(|| format!("set the disk quota of {id}, project {number}"))?;
+            hand_over(&dir, number)?;
+            room.dirs.extend(raised.then_some(dir));
         }
-        for dir in [&workspace, &layer] {
-            hand_over(dir, number)?;
-        }
-        Ok(())
+        Ok(room)
     }
 
     /// The limits of a session whose workspace is about to go are nobody's.
@@ -154,6 +162,27 @@ impl Quotas {
     }
 }
 
+/// What a session may have beyond its share while it starts. Nothing of a stranger's runs in it before the start is answered.
+#[derive(Debug, Default)]
+pub struct Room {
+    project: u32,
+    limits: Limits,
+    /// Of the file systems where it has more.
+    dirs: Vec<OwnedFd>,
+}
+
+impl Room {
+    /// The session has started, or will not: it has its share and no more. Where that fails it has [`START`] more until its next
+    /// start, which is said in the log.
+    pub fn close(self) {
+        for dir in &self.dirs {
+            if let Err(errno) = set_limits(dir.as_fd(), self.project, &self.limits) {
+                log::say(Priority::Warning, &format!("lower the disk quota of project {}: {errno}", self.project));
+            }
+        }
+    }
+}
+
 /// Why a file system does not enforce project quotas; none if it does.
 fn lacks(dir: BorrowedFd<'_>) -> Option<String> {
     match project::enforces_projects(dir) {
@@ -165,6 +194,20 @@ fn lacks(dir: BorrowedFd<'_>) -> Option<String> {
 
 fn set_limits(dir: BorrowedFd<'_>, project: u32, limits: &Limits) -> Result<(), Errno> {
     project::set_project_limits(dir, project, limits.disk_bytes.unwrap_or(0), limits.disk_inodes.unwrap_or(0))
+}
+
+/// The limits for as long as a session starts, and whether they are more than its share.
+fn set_start_limits(dir: BorrowedFd<'_>, project: u32, limits: &Limits) -> Result<bool, Errno> {
+    let own = (limits.disk_bytes, limits.disk_inodes);
+    let room = with_room(own, project::project_usage(dir, project)?);
+    project::set_project_limits(dir, project, room.0.unwrap_or(0), room.1.unwrap_or(0))?;
+    Ok(room != own)
+}
+
+/// Limits, in bytes and inodes, that leave [`START`] to who has so much; none: nothing is limited.
+fn with_room(limits: (Option<u64>, Option<u64>), used: DiskUsage) -> (Option<u64>, Option<u64>) {
+    let bytes = limits.0.map(|limit| limit.max(used.bytes.saturating_add(START.bytes)));
+    (bytes, limits.1.map(|limit| limit.max(used.inodes.saturating_add(START.inodes))))
 }
 
 /// Give a directory, and all that is in it, to a project: what was made before there were quotas, or before the
@@ -217,4 +260,26 @@ fn open_dir(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
 /// FNV-1a: where the search for a free project begins, so that it mostly ends there.
 fn hash(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_has_room_where_the_share_is_used_up_and_nowhere_else() {
+        let used = |bytes, inodes| DiskUsage { bytes, inodes, complete: true };
+        let share = (Some(32 << 20), Some(600));
+        for (limits, used, expected) in [
+            (share, used(0, 0), share),
+            (share, used(31 << 20, 536), share),
+            (share, used(32 << 20, 100), (Some(33 << 20), Some(600))),
+            (share, used(1 << 20, 600), (Some(32 << 20), Some(664))),
+            // Its quota was lowered meanwhile.
+            (share, used(64 << 20, 5000), (Some(65 << 20), Some(5064))),
+            ((None, None), used(64 << 20, 5000), (None, None)),
+        ] {
+            assert_eq!(with_room(limits, used), expected, "{used:?} of {limits:?}");
+        }
+    }
 }

@@ -4,7 +4,8 @@
 //! accept ─ peer is the service? ─► waiting ─ message, checked ─► queued ─ nobody has its keys ─► job ─► gone
 //! ```
 //! The child answers on the connection. If it ends without having done so, or in time, a second child undoes what it
-//! left, and answers in its place. Children are waited for by their pidfd and nowhere else.
+//! left, and answers in its place. What takes long and is for nobody else ([`work::is_given_up`]) is ended as well when
+//! whoever asked for it is gone. Children are waited for by their pidfd and nowhere else.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,13 +15,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use wire::journal::Priority;
 use wire::launch::{Answer, Request};
 
 use crate::connection::{self, Received};
 use crate::error::{Error, Failure};
+use crate::log;
 use crate::sys::{self, Child, Forked};
 use crate::work::{self, Host, Key};
-use crate::{plan, remove};
+use crate::{net, plan, remove};
 
 /// Connections that have not sent their message yet; more wait in the socket's backlog.
 const MAX_WAITING: usize = 64;
@@ -32,9 +35,13 @@ const MAX_QUEUED: usize = 256;
 const MESSAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a request may wait for others of the same sandbox or layer.
 const QUEUE_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a job may go on when whoever asked for it is gone: one that has answered is about to end.
+const PARTING: Duration = Duration::from_secs(1);
 /// How long undoing a request, and how long emptying the trash, may take.
 const UNDO_SECONDS: u32 = 30;
 const JANITOR_SECONDS: u32 = 6 * 3600;
+/// How long writing the packet filter's table again may take.
+const MEND_SECONDS: u32 = 30;
 
 struct Waiting {
     connection: OwnedFd,
@@ -56,6 +63,8 @@ enum Task {
     Undo(Request, Answer),
     /// Emptying the trash.
     Janitor,
+    /// Writing the packet filter's table again that somebody has removed.
+    Mend,
 }
 
 struct Job {
@@ -63,7 +72,26 @@ struct Job {
     connection: Option<OwnedFd>,
     task: Task,
     deadline: Instant,
+    /// Whoever asked for it is gone.
+    given_up: bool,
+    /// It is being ended.
     overdue: bool,
+}
+
+impl Job {
+    /// Whose going away ends it.
+    fn patron(&self) -> Option<&OwnedFd> {
+        match &self.task {
+            Task::Perform(request) if !self.given_up && work::is_given_up(request) => self.connection.as_ref(),
+            Task::Perform(_) | Task::Undo(..) | Task::Janitor | Task::Mend => None,
+        }
+    }
+
+    /// It ends soon by itself, or is ended.
+    fn give_up(&mut self) {
+        self.given_up = true;
+        self.deadline = self.deadline.min(Instant::now() + PARTING);
+    }
 }
 
 /// The launcher at work.
@@ -78,6 +106,10 @@ pub struct Server {
     queue: VecDeque<Queued>,
     jobs: Vec<Job>,
     trash: bool,
+    /// Whether somebody removes the packet filter's table; from when a sandbox may need it.
+    filter: Option<net::Watch>,
+    /// Somebody has.
+    unfiltered: bool,
     stopping: bool,
 }
 
@@ -94,6 +126,8 @@ impl Server {
             queue: VecDeque::new(),
             jobs: Vec::new(),
             trash: true,
+            filter: None,
+            unfiltered: false,
             stopping: false,
         }
     }
@@ -106,6 +140,7 @@ impl Server {
         loop {
             self.start_queued();
             self.start_janitor();
+            self.start_mending();
             if self.stopping && self.queue.is_empty() && self.jobs.iter().all(|job| matches!(job.task, Task::Janitor)) {
                 return Ok(self.host);
             }
@@ -124,12 +159,21 @@ impl Server {
         fds.extend(self.jobs.iter().map(|job| PollFd::new(&job.child.pidfd, PollFlags::IN)));
         let jobs_to = fds.len();
         fds.extend(self.listener.iter().filter(|_| accepting).map(|listener| PollFd::new(listener, PollFlags::IN)));
+        let listener_to = fds.len();
+        fds.extend(self.filter.iter().map(|filter| PollFd::new(filter, PollFlags::IN)));
+        let filter_to = fds.len();
+        // That its other end is closed is told unasked.
+        let patrons: Vec<usize> = (0..self.jobs.len()).filter(|&index| self.jobs[index].patron().is_some()).collect();
+        fds.extend(self.jobs.iter().filter_map(Job::patron).map(|patron| PollFd::new(patron, PollFlags::empty())));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(()),
             Err(errno) => return Err(errno),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        for (index, _) in patrons.into_iter().zip(&ready[filter_to..]).filter(|(_, gone)| **gone) {
+            self.jobs[index].give_up();
+        }
         let jobs_from = 1 + self.waiting.len();
         // From the back, so that removing one does not move those that are still to be looked at.
         for index in (jobs_from..jobs_to).rev().filter(|&index| ready[index]) {
@@ -138,8 +182,11 @@ impl Server {
         for index in (1..jobs_from).rev().filter(|&index| ready[index]) {
             self.message_arrived(index - 1);
         }
-        if ready.get(jobs_to) == Some(&true) {
+        if ready[jobs_to..listener_to].contains(&true) {
             self.accept();
+        }
+        if ready[listener_to..filter_to].contains(&true) {
+            self.look_at_filter();
         }
         if ready[0] {
             let _ = rustix::io::read(&self.signals, &mut [0; 128]);
@@ -180,6 +227,8 @@ impl Server {
             Received::Nothing | Received::Closed => return,
         };
         if let Err(error) = plan::check(&request, descriptors.len(), &self.host.config) {
+            // The service asks for what it may not: it is of another version, or not itself any more.
+            log::about(&request, Priority::Warning, &format!("{} is not allowed: {error}", work::describe(&request)));
             return connection::answer(connection, &error.into());
         }
         if self.queue.len() >= MAX_QUEUED {
@@ -207,6 +256,9 @@ impl Server {
 
     fn start(&mut self, queued: Queued) {
         let Queued { connection, request, descriptors, .. } = queued;
+        if matches!(request, Request::Network {}) {
+            self.watch_filter();
+        }
         let seconds = work::seconds(&request, &self.host.config);
         match sys::fork(None) {
             Ok(Forked::Child) => {
@@ -252,8 +304,9 @@ impl Server {
             Ok(Forked::Child) => {
                 self.become_child(JANITOR_SECONDS);
                 sys::run_in_background();
-                let emptied = remove::empty(self.host.store.trash.as_fd());
-                sys::exit(i32::from(emptied.is_err()))
+                let trash = [&self.host.store.trash, &self.host.store.layer_trash];
+                let emptied = trash.map(|trash| remove::empty(trash.as_fd()).is_ok());
+                sys::exit(i32::from(emptied.contains(&false)))
             }
             Ok(Forked::Parent(child)) => self.track(child, None, Task::Janitor, JANITOR_SECONDS),
             // The trash is emptied at the next removal, or the next start.
@@ -261,14 +314,53 @@ impl Server {
         }
     }
 
+    /// Be told when the packet filter's table is removed. The service asks for networks before the first sandbox has one, and now
+    /// and then while one does; without this it is found out then.
+    fn watch_filter(&mut self) {
+        let Some(settings) = self.host.config.network.as_ref().filter(|_| self.filter.is_none()) else { return };
+        match net::Watch::begin(settings) {
+            Ok(watch) => self.filter = Some(watch),
+            Err(errno) => log::say(Priority::Warning, &format!("watch the packet filter: {errno}")),
+        }
+    }
+
+    fn look_at_filter(&mut self) {
+        match self.filter.as_ref().map(net::Watch::is_removed) {
+            Some(Ok(removed)) => self.unfiltered |= removed,
+            Some(Err(errno)) => {
+                log::say(Priority::Warning, &format!("watch the packet filter: {errno}"));
+                (self.filter, self.unfiltered) = (None, true);
+            }
+            None => {}
+        }
+    }
+
+    /// Write the packet filter's table again, unless somebody is at it.
+    fn start_mending(&mut self) {
+        if !self.unfiltered || self.stopping || self.jobs.iter().any(|job| matches!(job.task, Task::Mend)) {
+            return;
+        }
+        self.unfiltered = false;
+        match sys::fork(None) {
+            Ok(Forked::Child) => {
+                self.become_child(MEND_SECONDS);
+                sys::exit(work::mend(&self.host))
+            }
+            Ok(Forked::Parent(child)) => self.track(child, None, Task::Mend, MEND_SECONDS),
+            // The service has it looked at soon.
+            Err(_) => {}
+        }
+    }
+
     fn track(&mut self, child: Child, connection: Option<OwnedFd>, task: Task, seconds: u32) {
         let deadline = Instant::now() + Duration::from_secs(u64::from(seconds));
-        self.jobs.push(Job { child, connection, task, deadline, overdue: false });
+        self.jobs.push(Job { child, connection, task, deadline, given_up: false, overdue: false });
     }
 
     /// In a new child: nothing of other requests stays open, and it ends some time even if the launcher does not live to end it.
     fn become_child(&mut self, seconds: u32) {
         self.listener = None;
+        self.filter = None;
         self.waiting.clear();
         self.queue.clear();
         self.jobs.clear();
@@ -283,7 +375,7 @@ impl Server {
     }
 
     fn job_ended(&mut self, index: usize) {
-        let Job { child, connection, task, overdue, .. } = self.jobs.swap_remove(index);
+        let Job { child, connection, task, given_up, overdue, .. } = self.jobs.swap_remove(index);
         let status = rustix::process::waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
         let succeeded = matches!(&status, Ok(Some(status)) if status.exit_status() == Some(0));
         match task {
@@ -291,11 +383,12 @@ impl Server {
                 self.trash |= work::discards(&request);
                 if !succeeded {
                     let seconds = work::seconds(&request, &self.host.config);
-                    let why = if overdue {
-                        format!("it took longer than {seconds} s")
-                    } else {
-                        "its process died".to_owned()
+                    let (priority, why) = match (overdue, given_up) {
+                        (true, true) => (Priority::Info, "whoever asked for it is gone".to_owned()),
+                        (true, false) => (Priority::Error, format!("it took longer than {seconds} s")),
+                        (false, _) => (Priority::Error, "its process died".to_owned()),
                     };
+                    log::about(&request, priority, &format!("{}: {why}", work::describe(&request)));
                     let failed = Failure::reported(work::describe(&request), None, &why).into();
                     self.start_undo(connection, request, failed);
                 }
@@ -306,7 +399,7 @@ impl Server {
                     connection::answer(connection, &failed);
                 }
             }
-            Task::Janitor => {}
+            Task::Janitor | Task::Mend => {}
         }
     }
 
@@ -329,7 +422,7 @@ impl Server {
 fn task_keys(task: &Task) -> Vec<Key> {
     match task {
         Task::Perform(request) | Task::Undo(request, _) => work::keys(request),
-        Task::Janitor => Vec::new(),
+        Task::Janitor | Task::Mend => Vec::new(),
     }
 }
 

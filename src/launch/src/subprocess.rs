@@ -14,6 +14,8 @@ use crate::sys::{self, Child, Forked};
 
 /// Most bytes of a report: less than a pipe holds, so that the child never waits for a reader.
 const MAX_REPORT: usize = 32 * 1024;
+/// What is told of a failure that is longer, in characters of its step and of its message: twelve bytes each in JSON at most.
+const MAX_WORDS: usize = 1024;
 
 /// Run `body` in a child, born in `cgroup` if there is one; it ends with its parent. `meanwhile` runs in the parent.
 /// What `body` answers is returned, its failure and its panic as a failure.
@@ -86,8 +88,20 @@ fn prepare(what: &str, parent: Pid, reporter: &OwnedFd) {
 
 /// Write the report. If nobody reads it, the parent is gone, and this process is about to be.
 pub fn send(reporter: impl AsFd, answer: &Answer) {
-    let text = serde_json::to_vec(answer).unwrap_or_default();
-    let _ = rustix::io::write(reporter, &text[..text.len().min(MAX_REPORT)]);
+    let _ = rustix::io::write(reporter, &report(answer));
+}
+
+/// An answer of no more bytes than are read. What makes one long is the words of a failure, which may quote a stranger.
+fn report(answer: &Answer) -> Vec<u8> {
+    let encode = |answer: &Answer| serde_json::to_vec(answer).unwrap_or_default();
+    let text = encode(answer);
+    if let Answer::Failed { step, errno, message } = answer
+        && text.len() > MAX_REPORT
+    {
+        let cut = |words: &str| words.chars().take(MAX_WORDS).collect();
+        return encode(&Answer::Failed { step: cut(step), errno: *errno, message: cut(message) });
+    }
+    text
 }
 
 /// What a child that has ended reported: nothing is waited for, its own children may hold the pipe open.
@@ -112,8 +126,30 @@ fn receive(what: &str, report: &OwnedFd) -> Result<Answer> {
         | Answer::Sandboxes { .. }
         | Answer::Network { .. }
         | Answer::Refusals { .. }
+        | Answer::About { .. }
         | Answer::Unpacked { .. }
         | Answer::Usage { .. }
+        | Answer::Caches { .. }
         | Answer::Refused { .. }) => Ok(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_of_any_length_is_one_that_can_be_read() {
+        for words in ["x".repeat(100_000), "\u{1}".repeat(100_000), "\u{1f980}".repeat(100_000), "short".to_owned()] {
+            let failed = Answer::Failed { step: words.clone(), errno: Some(7), message: words.clone() };
+            let text = report(&failed);
+            assert!(text.len() <= MAX_REPORT, "{}", text.len());
+            match serde_json::from_slice(&text).unwrap() {
+                Answer::Failed { step, errno: Some(7), message } => {
+                    assert!(words.starts_with(&step) && words.starts_with(&message) && !step.is_empty());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
     }
 }

@@ -151,7 +151,7 @@ pub fn move_up(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 16)
 }
 
-/// Keep all numbers below 5 taken, for [`place_fd`] to replace in children: while what is returned lives, nothing else
+/// Keep all numbers below 6 taken, for [`place_fd`] to replace in children: while what is returned lives, nothing else
 /// gets one of them.
 ///
 /// # Errors
@@ -160,7 +160,7 @@ pub fn reserve_low_fds() -> Result<Vec<OwnedFd>, Errno> {
     let mut reserved = Vec::new();
     loop {
         let fd = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        if fd.as_raw_fd() >= 5 {
+        if fd.as_raw_fd() >= 6 {
             return Ok(reserved);
         }
         reserved.push(fd);

@@ -16,6 +16,7 @@ use wire::launch::{Answer, Compression};
 
 use crate::config::Config;
 use crate::error::{Failure, Result, Step};
+use crate::frame::Recorder;
 use crate::layer::{self, Caps};
 use crate::mount::{self, LOCKED};
 use crate::store::Store;
@@ -23,10 +24,15 @@ use crate::{idmap, subprocess, sys};
 
 /// Address space of the child, in bytes: a zstd window of 128 MiB and everything else.
 const MAX_MEMORY: u64 = 1 << 30;
+/// Most descriptors that it has open: one for each directory on the way down when a layer is packed.
+pub(crate) const MAX_FILES: u64 = 1024;
+/// CPU seconds that the child has beyond its deadline, which the launch child keeps. The kernel counts them by its
+/// tick, so as many as the deadline's could be over first, and the death would have no reason that anybody is told.
+const CPU_AFTER_DEADLINE: u64 = 2;
 /// Descriptors of the child.
 const BLOB: i32 = 3;
 const REPORT: i32 = 4;
-const FIRST_UNUSED: u32 = 5;
+const FRAME: i32 = 5;
 
 /// Unpack `blob` as the layer `layer`. Done also if it exists.
 ///
@@ -43,19 +49,21 @@ pub fn unpack(
         return Ok(Answer::Unpacked { bytes: 0, entries: 0 });
     }
     let (name, dir) = store.stage(layer, config.first_id(0))?;
-    let outcome = extract(config, layer, compression, &blob, &dir).and_then(|answer| {
+    let outcome = store.stage_frame(&name).and_then(|frame| {
+        let answer = extract(config, layer, compression, (&blob, &frame), &dir)?;
+        store.publish_frame(&name, layer)?;
         let published = store.publish(&store.layers, &name, layer)?;
         Ok((answer, published))
     });
     match outcome {
         Ok((answer, true)) => Ok(answer),
         Ok((_, false)) => {
-            store.discard(&store.layers, &name)?;
+            store.discard_staging(&name)?;
             Ok(Answer::Unpacked { bytes: 0, entries: 0 })
         }
         Err(failure) => {
             // The failure is what has to be known; what is left of the layer is swept at the next start.
-            let _ = store.discard(&store.layers, &name);
+            let _ = store.discard_staging(&name);
             Err(failure)
         }
     }
@@ -65,15 +73,44 @@ fn extract(
     config: &Config,
     layer: &LayerId,
     compression: Compression,
-    blob: &OwnedFd,
+    (blob, frame): (&OwnedFd, &OwnedFd),
     dir: &OwnedFd,
 ) -> Result<Answer> {
     let what = format!("unpack layer {layer}");
-    let tree =
-        mount::clone_of(dir, LOCKED | libc::MOUNT_ATTR_NOEXEC, None).step(|| format!("{what}: clone its mount"))?;
+    let caps = Caps { bytes: config.max_layer_bytes, entries: config.max_layer_entries };
+    let place =
+        Place { dir, attributes: LOCKED | libc::MOUNT_ATTR_NOEXEC, given: (blob, Some(frame)), writes: caps.bytes };
+    confined(config, &what, &place, |blob, frame| {
+        let recorder = frame.map(Recorder::new).transpose().step(|| "write down the frame of the archive")?;
+        layer::extract(layer, compression, blob, caps, recorder)
+    })
+}
+
+/// Where work on a layer is done.
+pub(crate) struct Place<'a> {
+    /// What is to be the root directory.
+    pub dir: &'a OwnedFd,
+    /// How it is mounted there.
+    pub attributes: u64,
+    /// The descriptors that the work has: the archive, and perhaps its frame ([`crate::frame`]).
+    pub given: (&'a OwnedFd, Option<&'a OwnedFd>),
+    /// Most bytes of a file that it writes.
+    pub writes: u64,
+}
+
+/// Do `work` in a child without privilege that sees nothing but that place.
+///
+/// # Errors
+/// The child cannot be made or confined, or what `work` fails with.
+pub(crate) fn confined(
+    config: &Config,
+    what: &str,
+    place: &Place<'_>,
+    work: impl FnOnce(OwnedFd, Option<OwnedFd>) -> Result<Answer>,
+) -> Result<Answer> {
+    let tree = mount::clone_of(place.dir, place.attributes, None).step(|| format!("{what}: clone its mount"))?;
     let (ready, tell_ready) = pipe_with(PipeFlags::CLOEXEC).step(|| "make a pipe")?;
     let (go, tell_go) = pipe_with(PipeFlags::CLOEXEC).step(|| "make a pipe")?;
-    let caps = Caps { bytes: config.max_layer_bytes, entries: config.max_layer_entries };
     let body = move |reporter: &OwnedFd| {
         enter_directory(config, &tree)?;
         sys::unshare(UnshareFlags::NEWUSER).step(|| "make a user namespace")?;
@@ -81,14 +118,16 @@ fn extract(
         if rustix::io::read(&go, &mut [0; 1]).step(|| "wait for the id mapping")? != 1 {
             return Err(Failure::new("wait for the id mapping: the launcher is gone"));
         }
-        give_up_privilege(config)?;
-        keep_descriptors(blob, reporter)?;
-        let answer = layer::extract(layer, compression, sys::inherited_fd(BLOB).step(|| "take the blob")?, caps);
+        give_up_privilege(config, place.writes)?;
+        keep_descriptors(place.given, reporter)?;
+        let blob = sys::inherited_fd(BLOB).step(|| "take the blob")?;
+        let frame = place.given.1.map(|_| sys::inherited_fd(FRAME)).transpose().step(|| "take the frame")?;
+        let answer = work(blob, frame);
         let reporter = sys::inherited_fd(REPORT).step(|| "take the pipe for the report")?;
         subprocess::send(reporter, &answer.unwrap_or_else(Answer::from));
         sys::exit(0)
     };
-    subprocess::run(&what, None, body, |child| {
+    subprocess::run(what, None, body, |child| {
         let step = || format!("{what}: map its ids");
         if rustix::io::read(&ready, &mut [0; 1]).step(step)? == 1 {
             let path = format!("/proc/{}", child.pid.as_raw_nonzero());
@@ -116,7 +155,7 @@ fn enter_directory(config: &Config, tree: &OwnedFd) -> Result<()> {
     rustix::process::chdir("/").step(step)
 }
 
-fn give_up_privilege(config: &Config) -> Result<()> {
+fn give_up_privilege(config: &Config, writes: u64) -> Result<()> {
     let step = || "give up privilege";
     let (user, group) = (rustix::process::Uid::ROOT, rustix::process::Gid::ROOT);
     rustix::thread::set_thread_groups(&[]).step(step)?;
@@ -132,24 +171,28 @@ fn give_up_privilege(config: &Config) -> Result<()> {
     rustix::thread::set_no_new_privs(true).step(step)?;
     // A change of user takes this away (prctl(2)); it ends with the launch child, also when that is killed.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(step)?;
-    let seconds = u64::from(config.unpack_timeout_seconds);
+    // Only in case that nobody ends it at its deadline, which says so: never before it.
+    let seconds = u64::from(config.unpack_timeout_seconds) + CPU_AFTER_DEADLINE;
     for (resource, most) in [
         (Resource::As, MAX_MEMORY),
         (Resource::Core, 0),
         (Resource::Cpu, seconds),
-        (Resource::Fsize, config.max_layer_bytes),
-        (Resource::Nofile, 64),
+        (Resource::Fsize, writes),
+        (Resource::Nofile, MAX_FILES),
     ] {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).step(|| "set resource limits")?;
     }
     Ok(())
 }
 
-/// The blob as 3, the pipe for the report as 4, and no other.
-fn keep_descriptors(blob: &OwnedFd, reporter: &OwnedFd) -> Result<()> {
+/// The blob as 3, the pipe for the report as 4, the frame as 5 if there is one, and no other.
+fn keep_descriptors((blob, frame): (&OwnedFd, Option<&OwnedFd>), reporter: &OwnedFd) -> Result<()> {
     let step = || "place descriptors";
     sys::place_fd(blob.as_fd(), BLOB).step(step)?;
     sys::place_fd(reporter.as_fd(), REPORT).step(step)?;
-    sys::close_from(FIRST_UNUSED);
+    if let Some(frame) = frame {
+        sys::place_fd(frame.as_fd(), FRAME).step(step)?;
+    }
+    sys::close_from(if frame.is_some() { 6 } else { 5 });
     Ok(())
 }

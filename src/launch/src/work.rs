@@ -5,16 +5,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use wire::id::{LayerId, SessionId};
+use wire::journal::Priority;
 use wire::launch::{Answer, Request};
 
 use crate::bootstrap;
+use crate::caches;
 use crate::cgroup::CgroupRoot;
 use crate::config::Config;
 use crate::container::{self, Launch};
 use crate::error::{Error, Failure, Result};
 use crate::quota::Quotas;
 use crate::store::{self, Store};
-use crate::{fail, net, unpack};
+use crate::{fail, log, net, pack, unpack};
 
 /// What every request is carried out on. Holds no state: everything is in the kernel or on disk.
 pub struct Host {
@@ -37,6 +39,8 @@ pub enum Key {
     Layer(LayerId),
     /// A bootstrap recipe.
     Recipe(String),
+    /// The package caches of builds.
+    Caches,
 }
 
 /// What `request` works on alone.
@@ -53,11 +57,15 @@ pub fn keys(request: &Request) -> Vec<Key> {
         Request::Commit { build, layer } => vec![Key::Sandbox(build.clone()), Key::Layer(layer.clone())],
         Request::Bootstrap { recipe } => vec![Key::Recipe(recipe.clone())],
         Request::Permit { id, .. } => vec![Key::Sandbox(id.clone())],
-        Request::List {}
+        // Whoever reads a layer excludes nobody: it is there whole, and does not change.
+        Request::Pack { .. }
+        | Request::List {}
+        | Request::About {}
         | Request::Runtime { .. }
         | Request::Network {}
         | Request::Refusals {}
         | Request::Usage { .. } => Vec::new(),
+        Request::Caches { .. } => vec![Key::Caches],
     }
 }
 
@@ -70,8 +78,11 @@ pub fn describe(request: &Request) -> String {
         Request::Freeze { id } => format!("freeze sandbox {id}"),
         Request::Thaw { id } => format!("thaw sandbox {id}"),
         Request::List {} => "list sandboxes".to_owned(),
+        Request::About {} => "say who the launcher is".to_owned(),
         Request::Usage { ids } => format!("measure {} sessions", ids.len()),
+        Request::Caches { .. } => "look at the package caches of builds".to_owned(),
         Request::Unpack { layer, .. } => format!("unpack layer {layer}"),
+        Request::Pack { layer } => format!("pack layer {layer}"),
         Request::Commit { build, layer } => format!("commit build {build} as layer {layer}"),
         Request::Forget { id } => format!("forget session {id}"),
         Request::RemoveLayer { layer } => format!("remove layer {layer}"),
@@ -89,20 +100,46 @@ pub fn describe(request: &Request) -> String {
 pub fn seconds(request: &Request, config: &Config) -> u32 {
     match request {
         Request::Start { .. } => config.launch_timeout_seconds,
-        Request::Unpack { .. } | Request::Commit { .. } => config.unpack_timeout_seconds,
+        Request::Unpack { .. } | Request::Pack { .. } | Request::Commit { .. } => config.unpack_timeout_seconds,
         Request::Bootstrap { .. } => config.bootstrap_timeout_seconds,
         Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::About {}
         | Request::Runtime { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
         | Request::RemoveWorkspace { .. }
         | Request::Usage { .. }
+        | Request::Caches { .. }
         | Request::Network {}
         | Request::Permit { .. }
         | Request::Refusals {} => 30,
+    }
+}
+
+/// Whether `request` is of use to nobody but who asked for it, and may take so long that it is ended when that one is gone.
+#[must_use]
+pub fn is_given_up(request: &Request) -> bool {
+    match request {
+        Request::Unpack { .. } | Request::Pack { .. } | Request::Bootstrap { .. } => true,
+        Request::Start { .. }
+        | Request::Stop { .. }
+        | Request::Freeze { .. }
+        | Request::Thaw { .. }
+        | Request::List {}
+        | Request::About {}
+        | Request::Runtime { .. }
+        | Request::Commit { .. }
+        | Request::Forget { .. }
+        | Request::RemoveLayer { .. }
+        | Request::RemoveWorkspace { .. }
+        | Request::Usage { .. }
+        | Request::Caches { .. }
+        | Request::Network {}
+        | Request::Permit { .. }
+        | Request::Refusals {} => false,
     }
 }
 
@@ -115,13 +152,17 @@ pub fn discards(request: &Request) -> bool {
         | Request::RemoveWorkspace { .. }
         | Request::Unpack { .. }
         | Request::Commit { .. }
+        | Request::Caches { most: Some(_), .. }
         | Request::Bootstrap { .. } => true,
         Request::Start { .. }
         | Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
+        | Request::Pack { .. }
         | Request::Usage { .. }
+        | Request::Caches { most: None, .. }
         | Request::List {}
+        | Request::About {}
         | Request::Runtime { .. }
         | Request::Network {}
         | Request::Permit { .. }
@@ -138,6 +179,17 @@ pub fn perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Ans
     }
 }
 
+fn about(host: &Host) -> Answer {
+    let (cgroup, controllers) = host.cgroups.about();
+    Answer::About {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        id_base: host.config.id_base,
+        slots: host.config.slots,
+        cgroup,
+        controllers,
+    }
+}
+
 fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Result<Answer, Error> {
     let network = host.config.network.as_ref();
     let mut descriptors = descriptors.into_iter();
@@ -148,9 +200,11 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
             check_listener(&listener)?;
             let runtime = host.config.oci_runtimes.open(plan.oci_runtime)?;
             let Host { config, store, cgroups, quotas } = host;
-            quotas.assign(config, store, plan)?;
+            let room = quotas.assign(config, store, plan)?;
             let launch = Launch { config, store, cgroups, plan, listener, runtime };
-            return Ok(container::start(&launch)?);
+            let started = container::start(&launch);
+            room.close();
+            return Ok(started?);
         }
         Request::Stop { id } => {
             let slot = net::slot_of(&host.cgroups, id);
@@ -161,8 +215,13 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
         Request::Freeze { id } => host.cgroups.set_frozen(id, true)?,
         Request::Thaw { id } => host.cgroups.set_frozen(id, false)?,
         Request::List {} => return Ok(Answer::Sandboxes { sandboxes: host.cgroups.list()? }),
+        Request::About {} => return Ok(about(host)),
         Request::Runtime { oci_runtime } => drop(host.config.oci_runtimes.open(*oci_runtime)?),
         Request::Usage { ids } => return Ok(host.quotas.usage(&host.store, ids)),
+        Request::Caches { most, dry_run } => {
+            let caches = caches::look(&host.config, &host.store, *most, *dry_run)?;
+            return Ok(Answer::Caches { caches });
+        }
         Request::Unpack { layer, compression } => {
             let blob = descriptor()?;
             check_type(&blob, &[FileType::RegularFile])?;
@@ -170,13 +229,18 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
             fail::point("unpack.unpacked");
             return Ok(answer);
         }
+        Request::Pack { layer } => {
+            let output = descriptor()?;
+            check_type(&output, &[FileType::RegularFile])?;
+            return Ok(pack::pack(&host.config, &host.store, layer, output)?);
+        }
         Request::Commit { build, layer } => commit(host, build, layer)?,
         Request::Forget { id } => {
             refuse_running(host, id, "forget")?;
             host.store.discard(&host.store.sessions, id.as_str())?;
             fail::point("forget.removed");
         }
-        Request::RemoveLayer { layer } => host.store.discard(&host.store.layers, layer.as_str())?,
+        Request::RemoveLayer { layer } => host.store.remove_layer(layer)?,
         Request::RemoveWorkspace { id } => {
             host.quotas.release(&host.store, id);
             host.store.discard(&host.store.workspaces, id.as_str())?;
@@ -194,6 +258,23 @@ fn try_perform(host: &Host, request: &Request, descriptors: Vec<OwnedFd>) -> Res
     Ok(Answer::Done)
 }
 
+/// Write the packet filter's table again, and say so; the exit status of the process that does it.
+#[must_use]
+pub fn mend(host: &Host) -> i32 {
+    match net::mend(host.config.network.as_ref(), &host.cgroups) {
+        Ok(true) => {
+            log::say(Priority::Warning, "somebody removed the packet filter's table of sandboxes: it is written again");
+            0
+        }
+        Ok(false) => 0,
+        Err(failure) => {
+            let why = failure.chain();
+            log::say(Priority::Error, &format!("the packet filter's table of sandboxes is not written again: {why}"));
+            1
+        }
+    }
+}
+
 /// Remove what a request left that ended without finishing.
 pub fn undo(host: &Host, request: &Request) {
     // The request has failed already, and the same is swept at the next start.
@@ -202,13 +283,16 @@ pub fn undo(host: &Host, request: &Request) {
             let slot = net::slot_of(&host.cgroups, &plan.id);
             host.cgroups.remove(&plan.id).and_then(|()| net::forget(slot, host.config.network.as_ref()))
         }
-        Request::Unpack { layer, .. } => host.store.discard_staged(Some(layer)),
+        Request::Unpack { layer, .. } => host.store.sweep_staged(Some(layer)),
         Request::Bootstrap { recipe } => host.store.discard_bootstraps(Some(recipe)),
+        Request::Caches { .. } => host.store.make_caches(&host.config),
         Request::Stop { .. }
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::About {}
         | Request::Runtime { .. }
+        | Request::Pack { .. }
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }

@@ -23,7 +23,7 @@ fn a_launch_that_hangs_is_undone() {
     let Answer::Failed { step, message, .. } = answer else { panic!("{answer:?}") };
     assert_eq!(step, "start sandbox slow");
     assert!(message.contains("longer than 1 s"), "{message}");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert!(!launcher.cgroup_of("slow").exists());
     hold(&launcher, false);
     assert!(matches!(launcher.start_sandbox(&plan), Answer::Started { .. }));

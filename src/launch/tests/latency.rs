@@ -39,11 +39,12 @@ fn a_launch_is_quick() {
     for ((_, name), times) in parts {
         println!("{name:>20} {:>8.2?}", median(times));
     }
+    let quickest = starts.iter().min().copied().unwrap();
     let (start, stop, empty) = (median(starts), median(stops), median(empty));
     println!(
         "{:>20} {start:>8.2?}\n{:>20} {stop:>8.2?}\n{:>20} {empty:>8.2?}",
         "start, whole", "stop, whole", "list, whole"
     );
-    // Generous: this runs beside other tests on a loaded machine.
-    assert!(start < Duration::from_millis(200), "a launch takes {start:?}");
+    // The quickest one: this runs beside other tests, on a machine that may have others to serve.
+    assert!(quickest < Duration::from_millis(100), "each launch takes {quickest:?} or longer");
 }

@@ -21,8 +21,9 @@ fn failure(answer: &Answer) -> &str {
 fn assert_clean(launcher: &Launcher) {
     common::wait_for("the store is clean", || {
         let names = std::fs::read_dir(launcher.state("images/layers")).unwrap();
+        let frames = std::fs::read_dir(launcher.state("images/frames")).unwrap();
         let trash = std::fs::read_dir(launcher.state(".trash")).unwrap();
-        names.count() == 0 && trash.count() == 0
+        names.count() == 0 && frames.count() == 0 && trash.count() == 0
     });
 }
 
@@ -223,6 +224,20 @@ fn long_names_and_compressed_layers_work() {
     assert_clean(&launcher);
 }
 
+/// As umoci 0.4 writes them: nothing after the last byte of the last file.
+#[test]
+fn an_archive_may_end_with_its_last_byte() {
+    let launcher = Launcher::start(SLEEP, "");
+    let tar = Tar::new().file("a", b"first").file("b", &[7; 1000]).done();
+    let end = 512 + 512 + 512 + 1000;
+    let (layer, answer) = launcher.unpack_tar(tar[..end].to_vec());
+    assert!(matches!(answer, Answer::Unpacked { bytes: 1005, entries: 2 }), "{answer:?}");
+    let path = launcher.state("images/layers").join(layer.as_str()).join("b");
+    assert_eq!(std::fs::read(path).unwrap(), [7; 1000]);
+    let (_, answer) = launcher.unpack_tar(tar[..end - 1].to_vec());
+    assert!(failure(&answer).contains("ends within its last entry"), "{answer:?}");
+}
+
 #[test]
 fn zeroes_take_no_room_and_are_zeroes() {
     let launcher = Launcher::start(SLEEP, "");
@@ -237,4 +252,77 @@ fn zeroes_take_no_room_and_are_zeroes() {
         assert_eq!(std::fs::read(at(name)).unwrap(), expected, "{name}");
         assert!(std::fs::metadata(at(name)).unwrap().blocks() * 512 <= 128 << 10, "{name}");
     }
+}
+
+#[test]
+fn a_packed_layer_is_the_layer_again() {
+    let launcher = Launcher::start(SLEEP, "");
+    let long = "n".repeat(90);
+    let tar = Tar::new()
+        .dir("d")
+        .entry("d/tool", EntryType::Regular, 0o4755, "", &[9; 70_000])
+        .file("d/empty", b"")
+        .hard_link("d/same", "d/tool")
+        .symlink("link", "/d/../elsewhere")
+        .entry("pipe", EntryType::Fifo, 0o600, "", b"")
+        .dir("o")
+        .file("o/.wh..wh..opq", b"")
+        .file("o/.wh.gone", b"")
+        .dir(&format!("d/{long}"))
+        .dir(&format!("d/{long}/x"));
+    let tar = tar.done();
+    let (layer, answer) = launcher.unpack_tar(tar.clone());
+    assert!(matches!(answer, Answer::Unpacked { .. }), "{answer:?}");
+    let deep = launcher.state("images/layers").join(layer.as_str()).join(format!("d/{long}/x"));
+    std::fs::write(deep.join("y".repeat(90)), "deep").unwrap();
+    let pack = |layer: &LayerId| {
+        let mut file = tempfile::tempfile().unwrap();
+        let answer = launcher.ask(&Request::Pack { layer: layer.clone() }, &[file.try_clone().unwrap().into()]);
+        assert_eq!(answer, Answer::Done);
+        let mut bytes = Vec::new();
+        std::io::Seek::rewind(&mut file).unwrap();
+        std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+        bytes
+    };
+    // The archive that it came as, to the last byte; and without its frame one of its files.
+    let frames = launcher.state("images/frames");
+    assert!(pack(&layer) == tar, "another archive than came");
+    std::fs::write(frames.join(layer.as_str()), "no frame").unwrap();
+    let first = pack(&layer);
+    assert!(first != tar && first == pack(&layer));
+    std::fs::remove_file(frames.join(layer.as_str())).unwrap();
+    assert!(first == pack(&layer), "a frame that is none is as good as none");
+    let (again, answer) = launcher.unpack_tar(first.clone());
+    assert!(matches!(answer, Answer::Unpacked { bytes: 70_004, .. }), "{answer:?}");
+    let path = launcher.state("images/layers").join(again.as_str());
+    let tool = std::fs::metadata(path.join("d/tool")).unwrap();
+    assert_eq!((tool.mode() & 0o7777, tool.uid(), tool.nlink(), tool.mtime()), (0o4755, DISK, 2, 1_000_000_000));
+    assert_eq!(std::fs::read_link(path.join("link")).unwrap(), std::path::Path::new("/d/../elsewhere"));
+    assert_eq!(std::fs::read(path.join(format!("d/{long}/x/{}", "y".repeat(90)))).unwrap(), b"deep");
+    // The whiteout, the opaque directory, and everything else: packed again it is the same archive, whenever that is.
+    assert!(
+        std::fs::metadata(path.join("o/gone")).unwrap().mtime() == 1_000_000_000,
+        "a whiteout has its entry's time"
+    );
+    for _ in 0..2 {
+        assert!(pack(&again) == first, "another archive");
+        let _ = std::fs::remove_file(frames.join(again.as_str()));
+    }
+    // A stranger's reader finds the same in it.
+    let mut list = std::process::Command::new("tar");
+    list.args(["tf", "-"]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut list = list.spawn().unwrap();
+    list.stdin.take().unwrap().write_all(&first).unwrap();
+    let listed = String::from_utf8(list.wait_with_output().unwrap().stdout).unwrap();
+    for name in ["./\n", "o/.wh.gone\n", "o/.wh..wh..opq\n", &format!("d/{long}/x/{}\n", "y".repeat(90))] {
+        assert!(listed.contains(name), "{name:?} in {listed}");
+    }
+    let none = LayerId::parse(&"0".repeat(64)).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    assert!(failure(&launcher.ask(&Request::Pack { layer: none }, &[file.into()])).contains("open it"));
+    for layer in [layer, again] {
+        assert_eq!(launcher.ask(&Request::RemoveLayer { layer }, &[]), Answer::Done);
+    }
+    assert_eq!(std::fs::read_dir(frames).unwrap().count(), 0);
+    assert_clean(&launcher);
 }

@@ -6,12 +6,15 @@
 //! | `link` | the pair of devices, over rtnetlink |
 //! | `ruleset` | the packet filter's table and the chains of policies, by the program `nft` |
 //! | `nft` | elements of its sets, over netlink |
+//! | `forwarding` | the host's own devices |
 //! | `netlink` | messages |
+//! | `watch` | whether somebody removes the table |
 //!
 //! What holds is keyed by the name of the host's device, and what has no element there is refused: there is no moment
 //! at which a packet passes unseen, whatever dies in between. A sandbox's cgroup bears, as an extended attribute, which
 //! slot and policy it has: so whoever stops it, or starts the launcher again, knows what to remove and what to write.
 
+mod forwarding;
 mod link;
 mod netlink;
 mod nft;
@@ -19,8 +22,9 @@ mod pool;
 mod ruleset;
 #[cfg(test)]
 mod tests;
+mod watch;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -33,12 +37,15 @@ use crate::error::{Error, Failure, Result, Step};
 use link::Pair;
 use nft::{Element, Nft, Set};
 pub use pool::Range;
+pub use watch::Watch;
 
 /// Where a cgroup bears its network.
 const ATTRIBUTE: &str = "trusted.sandboxd.network";
 /// Longest such attribute: two lists of rules.
 const MAX_ATTRIBUTE: usize = 32 * 1024;
-/// Sets whose keys begin with an interface.
+/// What the names of launchers' tables begin with.
+const PREFIX: &str = "sandboxd_";
+/// Sets whose keys begin with a sandbox's interface.
 const SETS: [&str; 4] = ["policies", "permitted", "permitted_ports", "refused"];
 
 /// `[network]` in the launcher's configuration.
@@ -108,7 +115,7 @@ impl Settings {
     }
 
     fn table(&self) -> String {
-        format!("sandboxd_{}", self.name)
+        format!("{PREFIX}{}", self.name)
     }
 
     fn device(&self, slot: u32) -> String {
@@ -167,7 +174,7 @@ pub fn prepare(settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<Answ
     let Some(settings) = settings else { return Ok(Answer::Done) };
     let mut nft = open()?;
     ensure(&mut nft, settings, cgroups)?;
-    forward(settings)?;
+    forwarding::on(&mut nft, settings, cgroups.as_fd())?;
     let (gateway, resolver_port) = (settings.pool.gateway(), settings.resolver_port);
     let warnings = warnings(&mut nft, settings).step(|| "look for other packet filters")?;
     Ok(Answer::Network { gateway, resolver_port, warnings })
@@ -185,7 +192,7 @@ pub fn attach(plan: &Plan, settings: Option<&Settings>, cgroups: &CgroupRoot) ->
     let mut nft = open()?;
     ensure(&mut nft, settings, cgroups)?;
     let chain = ruleset::ensure_policy(&mut nft, settings, &plan.egress)?;
-    forward(settings)?;
+    forwarding::on(&mut nft, settings, cgroups.as_fd())?;
     let name = settings.device(plan.slot);
     clear(&mut nft, settings, &name)?;
     let inside = link::namespace_of(first_process(&cgroup)?)?;
@@ -254,7 +261,7 @@ pub fn sweep(settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<()> {
     let Some(settings) = settings else { return Ok(()) };
     let records = records(cgroups)?;
     if records.is_empty() {
-        return remove(settings);
+        return remove(settings, cgroups.as_fd());
     }
     let mut nft = open()?;
     ruleset::ensure(&mut nft, settings)?;
@@ -268,6 +275,21 @@ pub fn sweep(settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<()> {
         }
     }
     restore(&mut nft, settings, &records)
+}
+
+/// After somebody has removed the table: write it again, if a sandbox that runs needs it; whether one does.
+///
+/// # Errors
+/// As for [`prepare`].
+pub fn mend(settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<bool> {
+    let Some(settings) = settings else { return Ok(false) };
+    if records(cgroups)?.is_empty() {
+        return Ok(false);
+    }
+    let mut nft = open()?;
+    ensure(&mut nft, settings, cgroups)?;
+    forwarding::on(&mut nft, settings, cgroups.as_fd())?;
+    Ok(true)
 }
 
 /// Write the table if somebody has removed it, or nobody written it yet; with what running sandboxes have in it.
@@ -297,7 +319,7 @@ pub fn end(settings: Option<&Settings>, cgroups: &CgroupRoot) -> Result<()> {
     let Some(settings) = settings else { return Ok(()) };
     // Without the directory there are none.
     let needed = cgroups.list().unwrap_or_default().iter().any(|sandbox| record(cgroups, &sandbox.id).is_some());
-    if needed { Ok(()) } else { remove(settings) }
+    if needed { Ok(()) } else { remove(settings, cgroups.as_fd()) }
 }
 
 /// A packet that our table accepts is dropped all the same where another one drops it, Docker's, say.
@@ -315,11 +337,14 @@ fn warnings(nft: &mut Nft, settings: &Settings) -> Result<Vec<String>, Errno> {
     Ok(nft.dropping_chains()?.into_iter().take(8).map(warning).collect())
 }
 
-fn remove(settings: &Settings) -> Result<()> {
+fn remove(settings: &Settings, cgroups: BorrowedFd<'_>) -> Result<()> {
     // A host without nf_tables, or where it was never used, has nothing to remove, and need not have `nft`.
-    match Nft::open().and_then(|mut nft| nft.has_chain(&settings.table(), "refuse")) {
-        Ok(true) => ruleset::remove(settings),
-        Ok(false) | Err(_) => Ok(()),
+    let Ok(mut nft) = Nft::open() else { return Ok(()) };
+    match nft.has_chain(&settings.table(), "refuse") {
+        Ok(true) => forwarding::off(&mut nft, settings, cgroups).and_then(|()| ruleset::remove(settings)),
+        // Nobody has had a network, or somebody has flushed the table.
+        Ok(false) => forwarding::off(&mut nft, settings, cgroups),
+        Err(_) => Ok(()),
     }
 }
 
@@ -355,25 +380,4 @@ fn clear(nft: &mut Nft, settings: &Settings, name: &str) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Have the kernel forward what arrives over the devices to the internet. What may pass is the packet filter's to say.
-fn forward(settings: &Settings) -> Result<()> {
-    let routes = std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default();
-    let default = routes.lines().filter_map(default_device).map(str::to_owned);
-    let uplinks: Vec<String> = if settings.uplinks.is_empty() { default.collect() } else { settings.uplinks.clone() };
-    for device in uplinks {
-        let now = std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{device}/forwarding")).unwrap_or_default();
-        if now.trim() != "1" {
-            link::set("ipv4", &device, "forwarding", "1")?;
-            eprintln!("sandboxd-launch: IPv4 forwarding is switched on for {device}, for sandboxes with a network");
-        }
-    }
-    Ok(())
-}
-
-/// The device of a line of `/proc/PID/net/route`, if that is a default route.
-fn default_device(line: &str) -> Option<&str> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    (fields.len() > 7 && fields[1] == "00000000" && fields[7] == "00000000").then(|| fields[0])
 }

@@ -189,7 +189,7 @@ impl Socket {
 }
 
 /// The messages in a datagram of the kernel's: type, number, payload.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(bytes.get(0..4)?.try_into().ok()?)).ok()?;
         let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);

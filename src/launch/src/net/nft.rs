@@ -12,11 +12,14 @@ const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 /// Messages, linux/netfilter/nf_tables.h.
+const GET_TABLE: u16 = 1;
+const DELETE_TABLE: u16 = 2;
 const GET_CHAIN: u16 = 4;
 const NEW_ELEMENT: u16 = 12;
 const GET_ELEMENT: u16 = 13;
 const DELETE_ELEMENT: u16 = 14;
 /// Attributes, likewise.
+const TABLE_NAME: u16 = 1;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
@@ -96,6 +99,13 @@ impl Element {
     }
 }
 
+/// Whether what the kernel tells, by its type and its payload, is that `table` was removed.
+#[must_use]
+pub fn is_removal(kind_told: u16, payload: &[u8], table: &str) -> bool {
+    let named = || payload.get(4..).and_then(|told| text(told, TABLE_NAME));
+    kind_told == kind(DELETE_TABLE) && payload.first() == Some(&FAMILY) && named().is_some_and(|name| name == table)
+}
+
 /// A chain that drops what it has no rule for.
 pub struct Dropping {
     /// Whether it sees packets through the host; else those to it.
@@ -116,6 +126,18 @@ impl Nft {
     /// The kernel has no nf_tables, or this process may not use it.
     pub fn open() -> Result<Self, Errno> {
         Socket::open(Some(NETFILTER)).map(Self)
+    }
+
+    /// The names of all tables of family `inet`.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn tables(&mut self) -> Result<Vec<String>, Errno> {
+        let mut found = Vec::new();
+        self.0.dump(Message::new(kind(GET_TABLE), DUMP, &header(0)), |payload| {
+            found.extend(payload.get(4..).and_then(|table| text(table, TABLE_NAME)));
+        })?;
+        Ok(found)
     }
 
     /// Whether `table` has the chain `chain`.
@@ -225,14 +247,17 @@ pub fn interface_of(key: &[u8]) -> &[u8] {
 
 fn dropping(chain: &[u8]) -> Option<Dropping> {
     let number = |bytes: &[u8]| Some(u32::from_be_bytes(bytes.try_into().ok()?));
-    let text = |kind| {
-        let bytes = attribute(chain, kind)?;
-        Some(String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next()?).into_owned())
-    };
     let hook = number(attribute(attribute(chain, CHAIN_HOOK)?, HOOK_NUMBER)?)?;
     let drops = number(attribute(chain, CHAIN_POLICY)?)? == DROP;
-    let found = Dropping { forward: hook == FORWARD, table: text(CHAIN_TABLE)?, chain: text(CHAIN_NAME)? };
+    let found =
+        Dropping { forward: hook == FORWARD, table: text(chain, CHAIN_TABLE)?, chain: text(chain, CHAIN_NAME)? };
     (drops && [LOCAL_IN, FORWARD].contains(&hook)).then_some(found)
+}
+
+/// An attribute that is a text, which ends with a zero.
+fn text(attributes: &[u8], kind: u16) -> Option<String> {
+    let bytes = attribute(attributes, kind)?;
+    Some(String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next()?).into_owned())
 }
 
 fn packets(element: &[u8]) -> Option<u64> {

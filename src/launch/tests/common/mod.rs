@@ -19,6 +19,8 @@ use tempfile::TempDir;
 use wire::id::{LayerId, SessionId};
 use wire::launch::{Answer, Compression, Kind, Limits, MAX_MESSAGE, Network, OciRuntime, Plan, Request};
 
+/// Longest wait for anything; it is spent only when a test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The service's uid in tests.
 pub const SERVICE: u32 = 61_234;
 /// First id of the range on disk.
@@ -72,7 +74,7 @@ impl Launcher {
     }
 
     fn wait_until_ready(&self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         while self.connect_as(SERVICE).is_none() {
             assert!(Instant::now() < deadline, "the launcher does not listen");
             std::thread::sleep(Duration::from_millis(5));
@@ -131,7 +133,7 @@ impl Launcher {
                 rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                     .unwrap();
             rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).ok()?;
-            let patience = Some(Duration::from_secs(20));
+            let patience = Some(PATIENCE);
             rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, patience).unwrap();
             Some(socket)
         })
@@ -175,7 +177,7 @@ impl Launcher {
     /// What the script wrote to `name` in its workspace, once it has said that it is done.
     pub fn report(&self, id: &str, name: &str) -> String {
         let workspace = self.state("workspaces").join(id).join("workspace");
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         while !workspace.join("done").exists() {
             assert!(Instant::now() < deadline, "the sandbox did not report");
             std::thread::sleep(Duration::from_millis(2));
@@ -285,6 +287,7 @@ pub fn plan(id: &str, slot: u32, layers: &[LayerId]) -> Plan {
         network: Network::None,
         egress: wire::launch::Egress::default(),
         oci_runtime: OciRuntime::Builtin,
+        request: None,
     }
 }
 
@@ -365,7 +368,7 @@ pub fn chmod(path: &Path, mode: u32) {
 }
 
 pub fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(2));
