@@ -5,7 +5,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use wire::id::LayerId;
 use wire::launch::MAX_LAYERS;
@@ -13,6 +13,7 @@ use wire::launch::MAX_LAYERS;
 use crate::catalog::Definition;
 use crate::fail;
 
+use super::board::{StepReport, StepState};
 use super::error::{ImageError, StoreError};
 use super::log::StepLog;
 use super::machine::{BuildStep, StepEnd};
@@ -25,12 +26,32 @@ use super::{Inner, VENV, ca_env, set};
 /// Search path of an image that names none.
 pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Package managers ask nobody and draw no bars.
+const QUIET: [(&str, &str); 7] = [
+    ("DEBIAN_FRONTEND", "noninteractive"),
+    ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+    ("PIP_PROGRESS_BAR", "off"),
+    ("PIP_ROOT_USER_ACTION", "ignore"),
+    ("npm_config_fund", "false"),
+    ("npm_config_audit", "false"),
+    ("npm_config_update_notifier", "false"),
+];
+
 /// One build under way.
 struct Build<'a> {
-    inner: &'a Inner,
+    inner: &'a Arc<Inner>,
     alias: &'a str,
     tag: &'a str,
+    key: &'a str,
     started: Instant,
+}
+
+/// One step of it, as it is told.
+struct At {
+    title: String,
+    number: usize,
+    steps: usize,
+    since: SystemTime,
 }
 
 /// Build the image of `definition`, or find that it is there.
@@ -41,25 +62,25 @@ pub(super) async fn build(
     tag: String,
 ) -> Result<Entry, ImageError> {
     let key = build_key(&tag);
-    if let Some(entry) = inner.records.get(&key) {
+    if let Some(entry) = inner.find_again(&key)? {
         return Ok(entry);
     }
-    let base = inner.named(&definition.base).await.map_err(|source| ImageError::Base {
-        base: definition.base.clone(),
-        alias: alias.clone(),
-        source,
-    })?;
+    let steps = steps::steps(&definition, &inner.settings.account);
+    let mut build = Build { inner: &inner, alias: &alias, tag: &tag, key: &key, started: Instant::now() };
+    let base = build.base(&definition.base, steps.len()).await?;
     // One at a time: package caches are shared, and their managers lock them.
     let _turn = inner.builds.acquire().await;
-    let build = Build { inner: &inner, alias: &alias, tag: &tag, started: Instant::now() };
-    let layers = build.layers(&base.record, &definition).await?;
-    let mut record = Record::new(key, Kind::Built, tag.clone());
+    build.started = Instant::now();
+    let layers = build.layers(&base.record, &steps).await;
+    inner.bound_caches().await;
+    let layers = layers?;
+    let mut record = Record::new(key.clone(), Kind::Built, tag.clone());
     record.env = build.env(&base.record, &definition, &layers)?;
     record.user =
         User { uid: inner.settings.account.uid, gid: inner.settings.account.gid, home: inner.settings.account.home() };
     record.layers = layers;
     record.alias = Some(alias.clone());
-    let entry = inner.put(record).await?;
+    let entry = inner.put(record, Vec::new()).await?;
     fail::point("build.recorded");
     Ok(entry)
 }
@@ -70,9 +91,22 @@ pub(super) fn build_key(tag: &str) -> String {
 }
 
 impl Build<'_> {
+    /// The image that it stands on.
+    async fn base(&self, name: &str, steps: usize) -> Result<Entry, ImageError> {
+        let at = At { title: format!("base {name}"), number: 0, steps, since: SystemTime::now() };
+        if let Some(entry) = self.inner.find(name)? {
+            self.tell(&at, StepState::Unchanged);
+            return Ok(entry);
+        }
+        self.tell(&at, StepState::Running);
+        let begun = Instant::now();
+        let fetched = self.inner.named(name).await;
+        self.tell(&at, fetched.as_ref().map_or_else(|error| StepState::Failed(error.to_string()), |_| done(begun)));
+        fetched.map_err(|source| ImageError::Base { base: name.to_owned(), alias: self.alias.to_owned(), source })
+    }
+
     /// Make every layer that is missing; the whole stack, topmost first.
-    async fn layers(&self, base: &Record, definition: &Definition) -> Result<Vec<LayerId>, ImageError> {
-        let steps = steps::steps(definition, &self.inner.settings.account);
+    async fn layers(&self, base: &Record, steps: &[Step]) -> Result<Vec<LayerId>, ImageError> {
         let count = base.layers.len() + steps.len();
         if count > MAX_LAYERS {
             return Err(ImageError::Layers { image: self.alias.to_owned(), count });
@@ -80,17 +114,30 @@ impl Build<'_> {
         drop(self.inner.store.truncate(&log_path(self.tag))?);
         let mut layers = base.layers.clone();
         let env = self.step_env(base);
-        for step in &steps {
+        for (index, step) in steps.iter().enumerate() {
             let parent = layers.first().ok_or_else(|| ImageError::Layers { image: self.alias.to_owned(), count: 0 })?;
             let layer = step.layer(parent).map_err(|e| StoreError::new("name", "layers", std::io::Error::other(e)))?;
+            let (title, steps) = (step.title.clone(), steps.len());
+            let at = At { title, number: index + 1, steps, since: SystemTime::now() };
             if self.inner.store.has_layer(&layer) {
                 self.note(&format!("== {}: unchanged\n", step.title))?;
+                self.tell(&at, StepState::Unchanged);
             } else {
-                self.run(step, &layers, layer.clone(), env.clone()).await?;
+                self.tell(&at, StepState::Running);
+                let begun = Instant::now();
+                let ran = self.run(step, &layers, layer.clone(), env.clone()).await;
+                self.tell(&at, ran.as_ref().map_or_else(failed, |()| done(begun)));
+                ran?;
             }
             layers.insert(0, layer);
         }
         Ok(layers)
+    }
+
+    fn tell(&self, at: &At, state: StepState) {
+        let (alias, step) = (self.alias.to_owned(), at.title.clone());
+        let (number, steps, since) = (at.number, at.steps, at.since);
+        self.inner.board.put(self.key, StepReport { alias, step, number, steps, since, state });
     }
 
     async fn run(
@@ -116,12 +163,14 @@ impl Build<'_> {
         let result = self.inner.machine.run_step(request).await;
         log.finish();
         let end = match result {
-            Ok(StepEnd::Exited(0)) => {
+            Ok(StepEnd::Exited(0, _)) => {
                 self.note(&format!("== done in {:.1} s\n", started.elapsed().as_secs_f64()))?;
                 return Ok(());
             }
-            Ok(StepEnd::Exited(code)) => format!("exited with status {code}"),
-            Ok(StepEnd::TimedOut) => format!("was ended after {} s", deadline.as_secs()),
+            Ok(StepEnd::Exited(code, None)) => format!("exited with status {code}"),
+            Ok(StepEnd::Exited(code, Some(limit))) => format!("exited with status {code} ({limit})"),
+            Ok(StepEnd::TimedOut) => format!("was ended after {} s (build_timeout)", deadline.as_secs()),
+            Ok(StepEnd::Stopped(reason)) => format!("was ended: {reason}"),
             Err(source) => {
                 let (alias, step) = (self.alias.to_owned(), step.title.clone());
                 return Err(ImageError::Machine { alias, step, source });
@@ -131,7 +180,7 @@ impl Build<'_> {
         Err(ImageError::Step { alias: self.alias.to_owned(), step: step.title.clone(), end, tail: log.tail() })
     }
 
-    /// What is left of the build's time, at most a step's.
+    /// What is left of the build's time.
     fn remaining(&self, step: &Step) -> Result<Duration, ImageError> {
         let settings = &self.inner.settings;
         let left = settings.build_timeout.saturating_sub(self.started.elapsed());
@@ -139,7 +188,7 @@ impl Build<'_> {
             let seconds = settings.build_timeout.as_secs();
             return Err(ImageError::Deadline { alias: self.alias.to_owned(), seconds, step: step.title.clone() });
         }
-        Ok(left.min(settings.step_timeout))
+        Ok(left)
     }
 
     /// Append a line to the build's log; the log, for appending more.
@@ -156,8 +205,8 @@ impl Build<'_> {
         let mut env = vec![("PATH".to_owned(), DEFAULT_PATH.to_owned())];
         base.env.iter().for_each(|(name, value)| set(&mut env, name, value));
         set(&mut env, "HOME", "/root");
-        set(&mut env, "DEBIAN_FRONTEND", "noninteractive");
-        if settings.extra_ca_certs {
+        QUIET.iter().for_each(|(name, value)| set(&mut env, name, value));
+        if settings.extra_ca_certs.is_some() {
             ca_env().iter().for_each(|(name, value)| set(&mut env, name, value));
         }
         settings.build_env.iter().for_each(|(name, value)| set(&mut env, name, value));
@@ -193,6 +242,23 @@ impl Build<'_> {
         let found = store::find(&open, &path).map_err(|e| StoreError::new("look in", &path, e))?;
         Ok(matches!(found, Found::File(_)))
     }
+}
+
+fn done(begun: Instant) -> StepState {
+    StepState::Done(begun.elapsed())
+}
+
+/// How it ended; its output is in the log.
+fn failed(error: &ImageError) -> StepState {
+    StepState::Failed(match error {
+        ImageError::Step { end, .. } => end.clone(),
+        other => other.to_string(),
+    })
+}
+
+/// Where the log of the build of this key is; none if it is not one.
+pub(super) fn log_of(key: &str) -> Option<String> {
+    key.strip_prefix("build/").map(log_path)
 }
 
 /// Where the log of a build is.

@@ -1,13 +1,16 @@
 //! Why an image is not there.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use wire::id::LayerId;
 
+use super::import::ImportError;
 use super::machine::MachineError;
 use super::manifest::ManifestError;
 use super::registry::RegistryError;
+use super::room::NoRoom;
 use super::user::UserError;
 
 /// An image cannot be had.
@@ -52,6 +55,26 @@ pub enum ImageError {
         /// Why.
         #[source]
         source: MachineError,
+    },
+    /// A layer could not be packed.
+    #[error("pack layer {layer} of {image}")]
+    Pack {
+        /// Which.
+        layer: LayerId,
+        /// Of what.
+        image: String,
+        /// Why.
+        #[source]
+        source: MachineError,
+    },
+    /// An archive is no image, or none that is acceptable.
+    #[error("import {name}")]
+    Import {
+        /// Under which name.
+        name: String,
+        /// Why not.
+        #[source]
+        source: ImportError,
     },
     /// The user that an image names cannot be found in it.
     #[error("find the user of {image}")]
@@ -114,6 +137,9 @@ pub enum ImageError {
         /// So many.
         count: usize,
     },
+    /// The disk is nearly full.
+    #[error("there is no room for it")]
+    Room(#[from] NoRoom),
     /// The job that made it broke off.
     #[error("the job that prepares {key} broke off")]
     Job {
@@ -134,14 +160,18 @@ pub enum PullError {
         #[source]
         source: Box<RegistryError>,
     },
-    /// The connection broke off.
-    #[error("read blob {digest}")]
-    Stream {
+    /// The connection broke off, again and again.
+    #[error("blob {digest} broke off after {at} of {size} bytes")]
+    Broken {
         /// Which.
         digest: String,
-        /// Why.
+        /// How much of it came.
+        at: u64,
+        /// How much there is.
+        size: u64,
+        /// Why; absent: it just ended.
         #[source]
-        source: reqwest::Error,
+        source: Option<Box<RegistryError>>,
     },
     /// The registry's description of the image is not acceptable.
     #[error(transparent)]
@@ -160,6 +190,23 @@ pub enum PullError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A layer could not be unpacked.
+    #[error("unpack layer {layer}")]
+    Unpack {
+        /// Which.
+        layer: LayerId,
+        /// Why.
+        #[source]
+        source: MachineError,
+    },
+    /// The file of the operator's own authorities.
+    #[error("extra_ca_certs: read {}: {reason}", path.display())]
+    Certificates {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The client for registries cannot be made.
     #[error("make the registry client")]
     Client(#[source] Box<RegistryError>),
@@ -169,9 +216,27 @@ pub enum PullError {
         /// Seconds it was given.
         seconds: u64,
     },
+    /// The disk is nearly full.
+    #[error("there is no room for it")]
+    Room(#[from] NoRoom),
     /// The disk.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl ImageError {
+    /// Whether it is for want of room on the disk.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = next {
+            if error.is::<NoRoom>() || error.downcast_ref::<io::Error>().is_some_and(is_full) {
+                return true;
+            }
+            next = error.source();
+        }
+        false
+    }
 }
 
 /// An operation on the store's files failed.
@@ -191,4 +256,24 @@ impl StoreError {
     pub(super) fn new(operation: &'static str, path: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self { operation, path: path.into(), source: source.into() }
     }
+
+    /// Whether it is for want of room on the disk.
+    pub(super) fn is_full(&self) -> bool {
+        is_full(&self.source)
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// An error with its causes, in one text.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }

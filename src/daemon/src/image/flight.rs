@@ -12,6 +12,14 @@ use tokio::sync::watch;
 #[derive(Debug)]
 pub(super) struct Flights<T>(Arc<Mutex<HashMap<String, watch::Receiver<Option<T>>>>>);
 
+/// A job that somebody waits for.
+enum Entered<T, S> {
+    /// It was begun for him.
+    Own(watch::Receiver<Option<T>>),
+    /// It was under way, and what would have made his is given back.
+    Other(watch::Receiver<Option<T>>, S),
+}
+
 /// Takes a job off the list when it ends, also by a panic.
 struct Landing<T> {
     jobs: Arc<Mutex<HashMap<String, watch::Receiver<Option<T>>>>>,
@@ -34,9 +42,26 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let mut waiting = self.enter(key, start);
-        let done = waiting.wait_for(Option::is_some).await.ok()?;
-        done.clone()
+        let (Entered::Own(waiting) | Entered::Other(waiting, _)) = self.enter(key, start);
+        result(waiting).await
+    }
+
+    /// Do the job `key`, never somebody else's: one of this key that is under way is waited for first.
+    pub(super) async fn follow<F>(&self, key: &str, start: impl FnOnce() -> F) -> Option<T>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut start = start;
+        loop {
+            match self.enter(key, start) {
+                Entered::Own(waiting) => return result(waiting).await,
+                Entered::Other(mut waiting, unused) => {
+                    // Until its sender is dropped: by then the key is free.
+                    while waiting.changed().await.is_ok() {}
+                    start = unused;
+                }
+            }
+        }
     }
 
     /// Keys of the jobs under way.
@@ -44,13 +69,14 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    fn enter<F>(&self, key: &str, start: impl FnOnce() -> F) -> watch::Receiver<Option<T>>
+    fn enter<S, F>(&self, key: &str, start: S) -> Entered<T, S>
     where
+        S: FnOnce() -> F,
         F: Future<Output = T> + Send + 'static,
     {
         let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(job) = jobs.get(key) {
-            return job.clone();
+            return Entered::Other(job.clone(), start);
         }
         let (result, waiting) = watch::channel(None);
         jobs.insert(key.to_owned(), waiting.clone());
@@ -62,8 +88,13 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
             let value = job.await;
             result.send_replace(Some(value));
         });
-        waiting
+        Entered::Own(waiting)
     }
+}
+
+async fn result<T: Clone>(mut waiting: watch::Receiver<Option<T>>) -> Option<T> {
+    let done = waiting.wait_for(Option::is_some).await.ok()?;
+    done.clone()
 }
 
 #[cfg(test)]
@@ -106,6 +137,47 @@ mod tests {
         assert!(flights.keys().is_empty());
         go.notify_one();
         assert_eq!(wait(Arc::clone(&flights)).await, Some(2), "a finished job is not remembered");
+    }
+
+    #[test]
+    fn who_wants_his_own_job_gets_it_after_the_others() {
+        for threads in [false, true] {
+            let mut runtime = if threads {
+                tokio::runtime::Builder::new_multi_thread()
+            } else {
+                tokio::runtime::Builder::new_current_thread()
+            };
+            runtime.enable_all().build().unwrap().block_on(async {
+                let flights: Arc<Flights<usize>> = Arc::new(Flights::new());
+                let (count, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+                let first = flights.enter("a", || {
+                    let go = Arc::clone(&go);
+                    async move {
+                        go.notified().await;
+                        100
+                    }
+                });
+                let own: Vec<_> = (0..8)
+                    .map(|_| {
+                        let (flights, count) = (Arc::clone(&flights), Arc::clone(&count));
+                        tokio::spawn(async move {
+                            let job = || async move { count.fetch_add(1, Ordering::SeqCst) };
+                            flights.follow("a", job).await.unwrap()
+                        })
+                    })
+                    .collect();
+                tokio::task::yield_now().await;
+                assert_eq!(count.load(Ordering::SeqCst), 0, "the first is under way");
+                go.notify_one();
+                let mut results = Vec::new();
+                for one in own {
+                    results.push(one.await.unwrap());
+                }
+                results.sort_unstable();
+                assert_eq!(results, (0..8).collect::<Vec<_>>());
+                assert!(matches!(first, Entered::Own(_)));
+            });
+        }
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::catalog::Catalogue;
+use sha2::Digest;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -38,6 +39,10 @@ impl Machine for Pretend {
         Box::pin(async { Ok(Unpacked::default()) })
     }
 
+    fn pack<'a>(&'a self, _: &'a LayerId, _: OwnedFd) -> MachineFuture<'a, ()> {
+        Box::pin(async { Err(MachineError::new("pack it", "not here")) })
+    }
+
     fn bootstrap<'a>(&'a self, recipe: &'a str, output: OwnedFd) -> MachineFuture<'a, ()> {
         use std::io::Write;
         self.note(&format!("bootstrap {recipe}"));
@@ -55,14 +60,20 @@ impl Machine for Pretend {
             }
             step.log.append(format!("output of {command}\n").as_bytes());
             if command == "fail" {
-                return Ok(StepEnd::Exited(7));
+                return Ok(StepEnd::Exited(7, None));
             }
             self.make(&step.layer);
-            Ok(StepEnd::Exited(0))
+            Ok(StepEnd::Exited(0, None))
         })
     }
 
-    fn remove_layer<'a>(&'a self, _: &'a LayerId) -> MachineFuture<'a, ()> {
+    fn caches(&self, _: Option<u64>, _: bool) -> MachineFuture<'_, Vec<wire::launch::Cache>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn remove_layer<'a>(&'a self, layer: &'a LayerId) -> MachineFuture<'a, ()> {
+        self.note("remove");
+        std::fs::remove_dir_all(self.layers.join(layer.as_str())).unwrap();
         Box::pin(async { Ok(()) })
     }
 }
@@ -193,4 +204,104 @@ async fn a_registry_that_is_not_there_is_an_error_with_its_cause() {
     let error = images.ensure(&catalogue.runtimes()[0]).await.unwrap_err();
     assert_eq!(error.to_string(), "pull 127.0.0.1:1/team/image:1");
     assert!(std::error::Error::source(&*error).is_some());
+}
+
+/// A record that this version cannot read may be of an image that sleeping sessions stand on.
+#[tokio::test]
+async fn nothing_is_removed_while_it_is_not_known_what_is_needed() {
+    let root = tempfile::tempdir().unwrap();
+    let machine = machine(root.path());
+    let images = images(root.path(), &machine);
+    let both = runtimes(&["one", "two"]);
+    for runtime in &both {
+        images.ensure(runtime).await.unwrap();
+    }
+    let refs = root.path().join("refs");
+    let record = |runtime: &Runtime| {
+        let tag = images.ready(runtime).unwrap().tag.clone();
+        let of = |path: &PathBuf| std::fs::read_to_string(path).unwrap().contains(&format!("build/{tag}"));
+        std::fs::read_dir(&refs).unwrap().map(|entry| entry.unwrap().path()).find(of).unwrap()
+    };
+    let (file, layers) = (record(&both[0]), || std::fs::read_dir(root.path().join("layers")).unwrap().count());
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("\"version\":1", "\"version\":2")).unwrap();
+
+    let images = self::images(root.path(), &machine);
+    let still = images.hold_still().unwrap();
+    let before = layers();
+    let all = images.unused(&[], true, |_| false);
+    assert!(!all.is_empty());
+    let said = images.would_collect(&all).await.unwrap_err().to_string();
+    let name = file.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(said.contains(&name) && said.contains("has version 2") && said.contains("Nothing is removed"), "{said}");
+    assert!(matches!(images.collect(images.take_free(&all), &still).await, Err(ManageError::Unreadable { .. })));
+    let one = images.take(&all[0]).unwrap();
+    assert!(matches!(images.remove(one).await, Err(ManageError::Unreadable { .. })));
+    assert!(images.ready(&both[1]).is_some() && layers() == before, "all of it is there");
+
+    std::fs::remove_file(&file).unwrap();
+    images.collect(images.take_free(&all), &still).await.unwrap();
+    assert_eq!(layers(), 0);
+}
+
+/// A docker archive of one layer, whose configuration says so.
+fn archive(what: &str) -> Vec<u8> {
+    let host = platform::Platform::host();
+    let layer = record::hex(&sha2::Sha256::digest(what));
+    let config = serde_json::json!({"os": host.os, "architecture": host.architecture,
+        "config": {"Env": [format!("WHAT={what}")]}, "rootfs": {"diff_ids": [format!("sha256:{layer}")]}});
+    let manifest = serde_json::json!([{"Config": "config.json", "RepoTags": ["t.example/box:1"], "Layers": ["layer"]}]);
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, text) in
+        [("layer", what.to_owned()), ("config.json", config.to_string()), ("manifest.json", manifest.to_string())]
+    {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(text.len() as u64);
+        tar.append_data(&mut header, name, text.as_bytes()).unwrap();
+    }
+    tar.into_inner().unwrap()
+}
+
+/// Who is told that his image is here must not have been given another's.
+#[tokio::test]
+async fn what_is_sent_under_one_name_at_a_time_is_imported_one_after_another() {
+    let root = tempfile::tempdir().unwrap();
+    let images = images(root.path(), &machine(root.path()));
+    let import = |what: &'static str| {
+        let images = images.clone();
+        async move {
+            let mut spool = images.spool(0).unwrap();
+            assert!(spool.write(archive(what).into()).await.unwrap());
+            images.import(spool, None, None).await.unwrap()
+        }
+    };
+    let keys = futures_util::future::join_all(["one", "two", "three"].map(import)).await;
+    assert!(keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+    let mut what: Vec<_> = images.0.records.all().iter().flat_map(|record| record.env.clone()).collect();
+    what.retain(|(name, _)| name == "WHAT");
+    what.sort();
+    let values: Vec<&str> = what.iter().map(|(_, value)| value.as_str()).collect();
+    assert_eq!(values, ["one", "three", "two"], "the last has the name, the others are under their digests");
+}
+
+/// Who pulls by hand what the catalogue names is led no less far than a session is, and else no further than a setting says.
+#[tokio::test]
+async fn what_the_catalogue_names_may_be_anywhere_whoever_pulls_it() {
+    let root = tempfile::tempdir().unwrap();
+    let images = images(root.path(), &machine(root.path()));
+    let entries = r#"[{"alias": "a", "image": "127.0.0.1:1/named:1"},
+        {"alias": "b", "base_image": "127.0.0.1:1/base:1", "setup_commands": ["true"]}]"#;
+    let catalogue = Catalogue::parse("c.json", entries).unwrap();
+    let runtimes: Vec<_> = catalogue.runtimes().iter().cloned().map(Arc::new).collect();
+    let named =
+        |name: &str| runtimes.iter().any(|runtime| images.0.needs(runtime, &format!("registry/127.0.0.1:1/{name}")));
+    assert!(named("named:1") && named("base:1") && !named("named:2") && !named("other:1"));
+    let mut other = images.pull("127.0.0.1:1/other:1", &runtimes).unwrap();
+    let last = loop {
+        match other.next().await.unwrap() {
+            wire::api::PullEvent::Progress { .. } => {}
+            last => break format!("{last:?}"),
+        }
+    };
+    assert!(last.contains("no setting names it"), "{last}");
 }

@@ -1,15 +1,19 @@
 //! The images as they are listed: what the runtimes need, and what is here besides.
 
-use std::collections::BTreeMap;
-use std::error::Error;
-use std::sync::{Arc, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use wire::api::ImageInfo;
+use wire::id::LayerId;
 
 use crate::catalog::{Runtime, Source};
 
+use super::error::chain;
 use super::record::Record;
 use super::{Images, Inner, build};
+
+/// How large each layer is, and how many images have it.
+type Layers = HashMap<LayerId, (u64, u32)>;
 
 impl Images {
     /// Every image that the runtimes need, whatever its state, and every other that is here; by reference.
@@ -22,14 +26,14 @@ impl Images {
         for record in self.0.records.all() {
             wanted.entry(record.key.clone()).or_default();
         }
-        let under_way = self.0.flights.keys();
-        wanted.into_iter().map(|(key, aliases)| self.0.info(&key, aliases, &under_way)).collect()
+        let (under_way, layers) = (self.0.flights.keys(), self.0.records.layers());
+        wanted.into_iter().map(|(key, aliases)| self.0.info(&key, aliases, &under_way, &layers)).collect()
     }
 }
 
 impl Inner {
     /// The key under which a runtime's image is, or will be, recorded.
-    fn key(&self, runtime: &Runtime) -> String {
+    pub(super) fn key(&self, runtime: &Runtime) -> String {
         match &runtime.source {
             Source::Build(definition) => build::build_key(&self.tag(definition)),
             Source::Image { reference, .. } => {
@@ -40,11 +44,10 @@ impl Inner {
         }
     }
 
-    fn info(&self, key: &str, mut runtimes: Vec<String>, under_way: &[String]) -> ImageInfo {
+    fn info(&self, key: &str, mut runtimes: Vec<String>, under_way: &[String], all: &Layers) -> ImageInfo {
         runtimes.sort();
         let record = self.records.get(key).map(|entry| entry.record);
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let failure = failures.get(key).map(|error| chain(error.as_ref()));
+        let failure = self.failures.get(key).map(|error| chain(error.as_ref()));
         let state = match (&record, &failure) {
             (Some(_), _) => "ready",
             (None, Some(_)) => "failed",
@@ -53,10 +56,13 @@ impl Inner {
         };
         let layers = |record: &Arc<Record>| record.layers.iter().map(ToString::to_string).collect();
         ImageInfo {
-            reference: key.split_once('/').map_or(key, |(_, reference)| reference).to_owned(),
+            reference: reference_of(key).to_owned(),
+            digest: record.as_ref().map(|record| record.digest.clone()),
+            origin: record.as_ref().map(|record| record.kind.name().to_owned()),
             runtimes,
             state: state.to_owned(),
             size: record.as_ref().map(|record| record.size),
+            own_size: record.as_ref().map(|record| own_size(record, all)),
             layers: record.as_ref().map(layers).unwrap_or_default(),
             created_at: record.as_ref().map(|record| record.created as f64),
             error: failure.filter(|_| state == "failed"),
@@ -64,13 +70,13 @@ impl Inner {
     }
 }
 
-/// An error with its causes, in one text.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+/// What an image is called, of its key.
+pub(super) fn reference_of(key: &str) -> &str {
+    key.split_once('/').map_or(key, |(_, reference)| reference)
+}
+
+/// Bytes of the layers that no other image has.
+fn own_size(record: &Record, all: &Layers) -> u64 {
+    let own = record.layers.iter().filter_map(|layer| all.get(layer)).filter(|(_, images)| *images <= 1);
+    own.map(|(size, _)| size).sum()
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use wire::id::LayerId;
-use wire::launch::Compression;
+use wire::launch::{Cache, Compression};
 
 use super::log::StepLog;
 
@@ -21,6 +21,9 @@ pub trait Machine: Send + Sync + 'static {
     fn unpack<'a>(&'a self, blob: OwnedFd, layer: &'a LayerId, compression: Compression)
     -> MachineFuture<'a, Unpacked>;
 
+    /// Write a layer of the store as a tar to `output`, a regular file.
+    fn pack<'a>(&'a self, layer: &'a LayerId, output: OwnedFd) -> MachineFuture<'a, ()>;
+
     /// Run the recipe of this name and write its tar to `output`.
     fn bootstrap<'a>(&'a self, recipe: &'a str, output: OwnedFd) -> MachineFuture<'a, ()>;
 
@@ -28,8 +31,11 @@ pub trait Machine: Send + Sync + 'static {
     /// store as `step.layer` when this returns; else nothing of it is left.
     fn run_step(&self, step: BuildStep) -> MachineFuture<'_, StepEnd>;
 
+    /// How large the package caches of builds are; with `most`, those that are too large together are emptied first, or
+    /// with `dry_run` only marked.
+    fn caches(&self, most: Option<u64>, dry_run: bool) -> MachineFuture<'_, Vec<Cache>>;
+
     /// Delete a layer from the store.
-    #[allow(dead_code, reason = "nothing removes images yet")]
     fn remove_layer<'a>(&'a self, layer: &'a LayerId) -> MachineFuture<'a, ()>;
 }
 
@@ -55,12 +61,14 @@ pub struct BuildStep {
 }
 
 /// How a step ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepEnd {
-    /// It exited with this status (128 + N for signal N).
-    Exited(i32),
+    /// It exited with this status (128 + N for signal N), perhaps because of a limit, which is named.
+    Exited(i32, Option<String>),
     /// Its deadline passed.
     TimedOut,
+    /// It was ended for this reason.
+    Stopped(String),
 }
 
 /// What an unpacked layer holds.

@@ -8,6 +8,8 @@ use serde::Deserialize;
 use wire::id::LayerId;
 use wire::launch::{Compression, MAX_LAYERS};
 
+use super::platform::Platform;
+
 /// Largest manifest, index or configuration, in bytes (registries refuse manifests over 4 MiB).
 pub(super) const MAX_DOCUMENT: u64 = 4 * 1024 * 1024;
 /// Largest compressed layer, in bytes.
@@ -17,6 +19,8 @@ const MAX_IMAGE: u64 = 32 << 30;
 const MAX_INDEX: usize = 1000;
 const MAX_VARIABLES: usize = 256;
 const MAX_VARIABLE: usize = 32 * 1024;
+/// All variables together, in bytes: the kernel starts no program with much more (execve(2)), and a record has them.
+const MAX_ENVIRONMENT: u64 = 256 * 1024;
 
 const INDEXES: [&str; 2] =
     ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
@@ -26,12 +30,13 @@ const MANIFESTS: [&str; 2] =
 pub(super) const ACCEPTED: [&str; 4] = [MANIFESTS[0], MANIFESTS[1], INDEXES[0], INDEXES[1]];
 const CONFIGS: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
-const LAYERS: [(&str, Compression); 5] = [
+const LAYERS: [(&str, Compression); 6] = [
     ("application/vnd.oci.image.layer.v1.tar", Compression::None),
     ("application/vnd.oci.image.layer.v1.tar+gzip", Compression::Gzip),
     ("application/vnd.oci.image.layer.v1.tar+zstd", Compression::Zstd),
     ("application/vnd.docker.image.rootfs.diff.tar", Compression::None),
     ("application/vnd.docker.image.rootfs.diff.tar.gzip", Compression::Gzip),
+    ("application/vnd.docker.image.rootfs.diff.tar.zstd", Compression::Zstd),
 ];
 
 /// A document of a registry is not acceptable.
@@ -134,6 +139,18 @@ struct RawDescriptor {
 struct RawPlatform {
     os: String,
     architecture: String,
+    #[serde(default)]
+    variant: Option<String>,
+}
+
+impl RawPlatform {
+    fn read(&self) -> Platform {
+        Platform {
+            os: cut(&self.os),
+            architecture: cut(&self.architecture),
+            variant: self.variant.as_deref().filter(|variant| !variant.is_empty()).map(cut),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -183,9 +200,10 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Document, ManifestError> {
 pub(super) fn parse_config(bytes: &[u8], layers: usize) -> Result<Config, ManifestError> {
     limit("the configuration in bytes", bytes.len() as u64, MAX_DOCUMENT)?;
     let raw: RawConfig = serde_json::from_slice(bytes).map_err(|e| form("configuration", &e.to_string()))?;
-    let offered = format!("{}/{}", cut(&raw.os), cut(&raw.architecture));
-    if offered != platform() {
-        return Err(ManifestError::Platform { wanted: platform(), offered });
+    let offered = Platform { os: cut(&raw.os), architecture: cut(&raw.architecture), variant: None };
+    let host = Platform::host();
+    if host.fit(&offered).is_none() {
+        return Err(ManifestError::Platform { wanted: host.to_string(), offered: offered.to_string() });
     }
     if raw.rootfs.diff_ids.len() != layers {
         return Err(form(
@@ -201,6 +219,12 @@ pub(super) fn parse_config(bytes: &[u8], layers: usize) -> Result<Config, Manife
     Ok(Config { env: variables(run.env.unwrap_or_default())?, user, diff_ids })
 }
 
+/// Whether an image may have so many layers.
+pub(super) fn some_layers(count: usize) -> Result<(), ManifestError> {
+    limit("the number of layers", count as u64, MAX_LAYERS as u64)?;
+    if count == 0 { Err(form("manifest", "has no layer")) } else { Ok(()) }
+}
+
 /// The layers of a stack without repetitions, topmost first. A layer that occurs twice is
 /// kept where it is topmost: the lower one adds nothing that the upper one does not, and overlayfs takes each once.
 pub(super) fn stack(bottom_first: &[LayerId]) -> Vec<LayerId> {
@@ -213,27 +237,28 @@ pub(super) fn stack(bottom_first: &[LayerId]) -> Vec<LayerId> {
     stack
 }
 
+/// The manifest that fits this machine best. An entry that says nothing of a platform is taken where it is the only
+/// one: its configuration says it.
 fn choose(manifests: Vec<RawDescriptor>) -> Result<String, ManifestError> {
     limit("the index in entries", manifests.len() as u64, MAX_INDEX as u64)?;
-    let wanted = platform();
-    let name = |p: &RawPlatform| format!("{}/{}", cut(&p.os), cut(&p.architecture));
-    let found = manifests.iter().find(|entry| entry.platform.as_ref().is_some_and(|p| name(p) == wanted));
-    match found {
+    let host = Platform::host();
+    let fits = manifests.iter().filter_map(|entry| Some((host.fit(&entry.platform.as_ref()?.read())?, entry)));
+    // Of equals the first, as others choose.
+    let best = fits.rev().max_by_key(|(fit, _)| *fit).map(|(_, entry)| entry);
+    let only = manifests.first().filter(|entry| manifests.len() == 1 && entry.platform.is_none());
+    match best.or(only) {
         Some(entry) => hex_of(&entry.digest).map(|hex| format!("sha256:{hex}")),
         None => {
-            let mut offered: Vec<_> =
-                manifests.iter().filter_map(|entry| entry.platform.as_ref().map(name)).take(20).collect();
+            let offered = manifests.iter().filter_map(|entry| Some(entry.platform.as_ref()?.read().to_string()));
+            let mut offered: Vec<_> = offered.take(20).collect();
             offered.dedup();
-            Err(ManifestError::Platform { wanted, offered: offered.join(", ") })
+            Err(ManifestError::Platform { wanted: host.to_string(), offered: offered.join(", ") })
         }
     }
 }
 
 fn image(config: RawDescriptor, layers: Vec<RawDescriptor>) -> Result<Manifest, ManifestError> {
-    limit("the number of layers", layers.len() as u64, MAX_LAYERS as u64)?;
-    if layers.is_empty() {
-        return Err(form("manifest", "has no layer"));
-    }
+    some_layers(layers.len())?;
     media_type("the configuration", Some(config.media_type), &CONFIGS)?;
     limit("the configuration in bytes", config.size, MAX_DOCUMENT)?;
     let total = layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.size));
@@ -262,6 +287,8 @@ fn media_type(what: &'static str, given: Option<String>, known: &[&str]) -> Resu
 
 fn variables(env: Vec<String>) -> Result<Vec<(String, String)>, ManifestError> {
     limit("the number of variables", env.len() as u64, MAX_VARIABLES as u64)?;
+    let all = env.iter().map(|text| text.len() as u64 + 1).sum();
+    limit("the environment in bytes", all, MAX_ENVIRONMENT)?;
     let mut variables: Vec<(String, String)> = Vec::new();
     for text in env {
         limit("a variable in bytes", text.len() as u64, MAX_VARIABLE as u64)?;
@@ -282,17 +309,6 @@ fn hex_of(digest: &str) -> Result<String, ManifestError> {
 
 fn layer_id(hex: &str) -> Result<LayerId, ManifestError> {
     LayerId::parse(hex).map_err(|e| form("configuration", &e.to_string()))
-}
-
-/// This machine in the words of the OCI image spec (those of Go).
-fn platform() -> String {
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "x86" => "386",
-        other => other,
-    };
-    format!("linux/{architecture}")
 }
 
 fn limit(what: &'static str, value: u64, max: u64) -> Result<(), ManifestError> {

@@ -24,7 +24,7 @@ fn config(os: &str, arch: &str, rest: &str) -> String {
 }
 
 fn arch() -> String {
-    platform().trim_start_matches("linux/").to_owned()
+    Platform::host().architecture
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn an_index_gives_this_platforms_manifest() {
     let Document::Index(digest) = parse(text.as_bytes()).unwrap() else { panic!("an index") };
     assert_eq!(digest, format!("sha256:{}", "3".repeat(64)));
     let message = error(&index(&[entry("2", "linux", "s390x")]));
-    assert!(message.contains(&platform()) && message.contains("linux/s390x"), "{message}");
+    assert!(message.contains(&Platform::host().to_string()) && message.contains("linux/s390x"), "{message}");
     let many: Vec<_> = (0..1001).map(|_| entry("2", "linux", "s390x")).collect();
     assert!(error(&index(&many)).contains("at most 1000"));
 }
@@ -128,4 +128,16 @@ fn a_configuration_decides_env_and_user_only() {
 fn repeated_layers_count_once_where_they_are_topmost() {
     let id = |digit: &str| LayerId::parse(&digit.repeat(64)).unwrap();
     assert_eq!(stack(&[id("a"), id("b"), id("a"), id("c")]), [id("c"), id("a"), id("b")]);
+}
+
+#[test]
+fn an_environment_with_which_nothing_could_start_is_refused() {
+    let with = |count: usize, bytes: usize| {
+        let variables: Vec<_> = (0..count).map(|n| format!(r#""V{n}={}""#, "x".repeat(bytes))).collect();
+        let rest = format!(r#""config": {{"Env": [{}]}}, "rootfs": {{"diff_ids": []}}"#, variables.join(","));
+        parse_config(config("linux", &arch(), &rest).as_bytes(), 0)
+    };
+    assert_eq!(with(200, 1000).unwrap().env.len(), 200);
+    let refused = with(200, 10_000).unwrap_err().to_string();
+    assert!(refused.contains("the environment in bytes is") && refused.contains("at most 262144"), "{refused}");
 }

@@ -7,6 +7,7 @@
 use oci_spec::distribution::Reference;
 
 use super::error::ImageError;
+use super::reference;
 
 /// Where an image can come from, and under which key it is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,11 +35,15 @@ pub(super) fn origins(name: &str, recipes: &[String], registry: &str) -> Result<
     if recipes.iter().any(|recipe| recipe == name) {
         origins.push(Origin::Recipe(name.to_owned()));
     }
-    let full = if names_registry(name) { name.to_owned() } else { format!("{registry}/{name}") };
-    match Reference::try_from(full) {
+    let named = name.split_once('/').is_some_and(|(host, _)| reference::is_registry(host));
+    let full = if named { name.to_owned() } else { format!("{registry}/{name}") };
+    match reference::parse(&full) {
+        Ok(reference) if reference.digest().is_some_and(|digest| !digest.starts_with("sha256:")) => {
+            return Err(invalid("its digest is none of sha256, the only ones that images are checked by".to_owned()));
+        }
         Ok(reference) => origins.push(Origin::Registry(Box::new(reference))),
         Err(_) if !origins.is_empty() => {}
-        Err(e) => return Err(invalid(e.to_string())),
+        Err(problem) => return Err(invalid(problem.to_owned())),
     }
     Ok(origins)
 }
@@ -48,11 +53,6 @@ pub(super) fn is_recipe(name: &str) -> bool {
     let head = name.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     head && name.len() <= 64
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-'))
-}
-
-/// Whether the first component of a name is a host: it has a dot or a port, or is `localhost`.
-fn names_registry(name: &str) -> bool {
-    name.split_once('/').is_some_and(|(host, _)| host == "localhost" || host.contains(['.', ':']))
 }
 
 #[cfg(test)]
@@ -87,5 +87,8 @@ mod tests {
         for bad in ["", "UPPER", "a//b", "../x", "x:", "x@sha256:00", "x@md5:00000000000000000000000000000000"] {
             assert!(origins(bad, &[], "docker.io").is_err(), "{bad}");
         }
+        // A digest that nothing here is checked by is said before anything is fetched.
+        let other = format!("x@sha512:{}", "a".repeat(128));
+        assert!(origins(&other, &[], "docker.io").unwrap_err().to_string().contains("none of sha256"));
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::owner::Tenure;
+
 /// Where the launcher puts the operator's certificates in every sandbox.
 pub const CA_BUNDLE: &str = "/etc/sandboxd/ca-certificates.crt";
 
@@ -16,22 +18,32 @@ pub struct Settings {
     pub registry: String,
     /// Tried before that registry, in order, `HOST[:PORT]`.
     pub mirrors: Vec<String>,
+    /// Hosts beside registries and mirrors that pulls may be led to although they are not in the internet, and that may
+    /// be given the password of a registry that says so, `HOST[:PORT]`.
+    pub registry_hosts: Vec<String>,
     /// Registries and mirrors that are spoken to without TLS.
     pub insecure_registries: Vec<String>,
     /// Credentials for registries, a file in docker's format; it need not exist.
     pub auth_file: Option<PathBuf>,
-    /// Whether the launcher puts certificates at [`CA_BUNDLE`].
-    pub extra_ca_certs: bool,
+    /// Certificates that registries are trusted by beside the system's, a PEM file; the launcher puts it at
+    /// [`CA_BUNDLE`].
+    pub extra_ca_certs: Option<PathBuf>,
     /// The user of built images.
     pub account: Account,
     /// Variables of build steps: an index of packages, a proxy.
     pub build_env: BTreeMap<String, String>,
-    /// Deadline of one step of a build.
-    pub step_timeout: Duration,
+    /// Bytes that package caches of builds may have together; absent: no ceiling.
+    pub build_cache: Option<u64>,
     /// Deadline of a whole build.
     pub build_timeout: Duration,
     /// Deadline of a whole pull.
     pub pull_timeout: Duration,
+    /// Bytes of the disk that pulls and imports leave free, at most a tenth of it.
+    pub reserve: u64,
+    /// How this process works with the store.
+    pub tenure: Tenure,
+    /// What the service is called where another is refused: its state directory.
+    pub service: String,
 }
 
 impl Default for Settings {
@@ -40,14 +52,18 @@ impl Default for Settings {
             recipes: Vec::new(),
             registry: "docker.io".to_owned(),
             mirrors: Vec::new(),
+            registry_hosts: Vec::new(),
             insecure_registries: Vec::new(),
             auth_file: None,
-            extra_ca_certs: false,
+            extra_ca_certs: None,
             account: Account::default(),
             build_env: BTreeMap::new(),
-            step_timeout: Duration::from_secs(900),
+            build_cache: None,
             build_timeout: Duration::from_secs(1800),
             pull_timeout: Duration::from_secs(1800),
+            reserve: 0,
+            tenure: Tenure::Guest,
+            service: String::new(),
         }
     }
 }

@@ -14,14 +14,9 @@ const MAX_ENTRIES: u64 = 2_000_000;
 /// Deeper directories are not counted.
 const MAX_DEPTH: usize = 128;
 
-/// Bytes of the regular files of all these layers. Directories that only the layer's owner may read are left out.
-pub(super) fn of(store: &Store, layers: &[LayerId]) -> Result<u64, StoreError> {
-    let mut total = 0_u64;
-    for layer in layers {
-        let bytes = tree(store.layer(layer)?).map_err(|e| StoreError::new("measure", format!("layers/{layer}"), e))?;
-        total = total.saturating_add(bytes);
-    }
-    Ok(total)
+/// Bytes of the regular files of a layer. Directories that only the layer's owner may read are left out.
+pub(super) fn of(store: &Store, layer: &LayerId) -> Result<u64, StoreError> {
+    tree(store.layer(layer)?).map_err(|e| StoreError::new("measure", format!("layers/{layer}"), e))
 }
 
 fn tree(root: OwnedFd) -> io::Result<u64> {
@@ -73,6 +68,6 @@ mod tests {
         std::fs::write(directory.join("file"), [0; 24]).unwrap();
         std::os::unix::fs::symlink("/", directory.join("b/link")).unwrap();
         let store = Store::open(std::fs::File::open(root.path()).unwrap().into()).unwrap();
-        assert_eq!(of(&store, &[LayerId::parse(&layer).unwrap()]).unwrap(), 1024);
+        assert_eq!(of(&store, &LayerId::parse(&layer).unwrap()).unwrap(), 1024);
     }
 }

@@ -14,20 +14,31 @@ use super::record::hex;
 use super::settings::Account;
 
 /// Raised when a script changes what it makes.
-const VERSION: &str = "sandboxd-build-v1";
+const VERSION: &str = "sandboxd-build-v2";
 
-/// apt's archives and indexes of them go to the cache that the launcher mounts, not into the layer.
-const APT: &str = r#"
-cache=/var/cache/sandboxd-build/apt
-if mkdir -p "$cache/archives/partial" 2>/dev/null; then
-    { printf 'Dir::Cache "%s";\n' "$cache"
+/// Before every step: what package managers fetch goes to the caches that the launcher mounts, not into the layer. One
+/// place for each who writes there: pip leaves a cache alone that is somebody else's.
+const CACHES: &str = r#"
+cache=/var/cache/sandboxd-build
+release=$(. /etc/os-release 2>/dev/null && echo "${ID:-linux}-${VERSION_CODENAME:-${VERSION_ID:-0}}" | tr -c 'a-z0-9.\n-' _) || release=linux
+apt=$cache/apt/$release
+if mkdir -p "$apt/archives/partial" "$apt/lists/partial" 2>/dev/null; then
+    { printf 'Dir::Cache "%s";\nAPT::Keep-Downloaded-Packages "true";\nBinary::apt::APT::Keep-Downloaded-Packages "true";\n' "$apt"
       [ -z "${SSL_CERT_FILE:-}" ] || printf 'Acquire::https::CaInfo "%s";\n' "$SSL_CERT_FILE"
-    } > "$cache/apt.conf" && export APT_CONFIG="$cache/apt.conf"
+    } > "$apt/apt.conf" && export APT_CONFIG="$apt/apt.conf"
 fi
+if mkdir -p "$cache/pip/root" "$cache/pip/uv" "$cache/npm/root" 2>/dev/null; then
+    export PIP_CACHE_DIR="$cache/pip/root" UV_CACHE_DIR="$cache/pip/uv" UV_LINK_MODE=copy npm_config_cache="$cache/npm/root"
+    unset PIP_NO_CACHE_DIR UV_NO_CACHE
+fi
+[ -z "${SSL_CERT_FILE:-}" ] || export CARGO_HTTP_CAINFO="$SSL_CERT_FILE"
 "#;
 
-/// `$1` is the operator's command.
-const COMMAND: &str = r#"exec /bin/sh -c "$1""#;
+/// `$1` is the operator's command. What it leaves in /tmp nobody would ever see: sessions have one of their own.
+const COMMAND: &str = r#"
+/bin/sh -c "$1" || exit $?
+rm -rf /tmp/* /tmp/.[!.]* /tmp/..?*
+"#;
 
 /// `$1` name, `$2` uid, `$3` gid, `$4` the virtualenv.
 const USER: &str = r#"
@@ -69,8 +80,8 @@ if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     echo "packages need Python and its venv module in the base or from setup_commands (Debian: apt-get install python3 python3-venv)" >&2
     exit 1
 fi
-cache=/var/cache/sandboxd-build/pip
-if mkdir -p "$cache" 2>/dev/null && chown "$uid:$gid" "$cache"; then export PIP_CACHE_DIR="$cache"; else export PIP_NO_CACHE_DIR=1; fi
+own=$cache/pip/$uid
+if mkdir -p "$own" 2>/dev/null && chown "$uid:$gid" "$own"; then export PIP_CACHE_DIR="$own"; else export PIP_NO_CACHE_DIR=1; fi
 export PATH="$venv/bin:$PATH" VIRTUAL_ENV="$venv" HOME="$home"
 exec "$venv/bin/python" -c '
 import os, sys
@@ -86,8 +97,14 @@ os.execv(sys.executable, [sys.executable, "-m", "pip", "install", "--no-input", 
 /// The packages are the arguments.
 const APT_INSTALL: &str = r#"
 set -eu
+# The indexes are kept as well: what has not changed is not fetched again.
+if [ -n "${APT_CONFIG:-}" ]; then
+    printf 'Dir::State::Lists "%s";\n' "$apt/lists" | cat "$APT_CONFIG" - > "$apt/install.conf"
+    export APT_CONFIG="$apt/install.conf"
+fi
 apt-get update
-apt-get install -y --no-install-recommends -- "$@"
+# Names are names: what is no package is not a pattern for others either.
+apt-get install -y --no-install-recommends -o APT::Cmd::Pattern-Only=true -- "$@"
 rm -rf /var/lib/apt/lists/*
 "#;
 
@@ -95,15 +112,25 @@ rm -rf /var/lib/apt/lists/*
 const NPM: &str = r#"
 set -eu
 command -v npm >/dev/null || { echo "packages need npm in the base or from setup_commands" >&2; exit 1; }
-export npm_config_cache=/var/cache/sandboxd-build/npm npm_config_update_notifier=false
-exec npm install --global --no-fund --no-audit -- "$@"
+npm install --global --no-fund --no-audit --no-update-notifier -- "$@"
+rm -rf /tmp/* /tmp/.[!.]* /tmp/..?*
 "#;
 
 /// The packages are the arguments.
 const CARGO: &str = r#"
 set -eu
 command -v cargo >/dev/null || { echo "packages need cargo in the base or from setup_commands" >&2; exit 1; }
-exec cargo install --root /usr/local -- "$@"
+# Sources and what is compiled of them are kept; toolchain and settings are the base's.
+own=$cache/cargo
+if [ -d "$own" ] && mkdir -p "$own/home/registry" "$own/target" 2>/dev/null; then
+    home=${CARGO_HOME:-$HOME/.cargo}
+    mkdir -p "$home"
+    rm -rf "$home/registry"
+    ln -s "$own/home/registry" "$home/registry"
+    trap 'rm -f "$home/registry"' EXIT
+    export CARGO_TARGET_DIR="$own/target"
+fi
+cargo install --locked --root /usr/local -- "$@"
 "#;
 
 /// One step.
@@ -131,7 +158,7 @@ pub(super) fn steps(definition: &Definition, account: &Account) -> Vec<Step> {
     let count = definition.setup_commands.len();
     let commands = definition.setup_commands.iter().enumerate().map(|(index, command)| Step {
         title: format!("setup command {} of {count} ({})", index + 1, shortened(command)),
-        argv: shell(&format!("{APT}{COMMAND}"), std::slice::from_ref(command)),
+        argv: shell(&format!("{CACHES}{COMMAND}"), std::slice::from_ref(command)),
         identity: json!({"setup_command": command}),
     });
     let mut steps: Vec<Step> = commands.collect();
@@ -172,11 +199,11 @@ fn packages(definition: &Definition, account: &Account) -> Step {
         PackageManager::Pip => {
             let mut arguments = vec![account.uid.to_string(), account.gid.to_string(), account.home(), VENV.to_owned()];
             arguments.extend(packages.iter().cloned());
-            shell(PIP, &arguments)
+            shell(&format!("{CACHES}{PIP}"), &arguments)
         }
-        PackageManager::Apt => shell(&format!("{APT}{APT_INSTALL}"), packages),
-        PackageManager::Npm => shell(NPM, packages),
-        PackageManager::Cargo => shell(CARGO, packages),
+        PackageManager::Apt => shell(&format!("{CACHES}{APT_INSTALL}"), packages),
+        PackageManager::Npm => shell(&format!("{CACHES}{NPM}"), packages),
+        PackageManager::Cargo => shell(&format!("{CACHES}{CARGO}"), packages),
     };
     Step {
         title: format!("{manager} packages ({})", shortened(&packages.join(" "))),
@@ -249,6 +276,19 @@ mod tests {
         .into();
         for (index, tag) in tags.iter().enumerate() {
             assert!(!tags[..index].contains(tag), "{index}");
+        }
+    }
+
+    #[test]
+    fn every_script_is_one_that_a_shell_reads() {
+        for manager in [PackageManager::Pip, PackageManager::Npm, PackageManager::Apt, PackageManager::Cargo] {
+            let definition = Definition { package_manager: manager, ..definition(&["true"], &["x"]) };
+            for step in steps(&definition, &Account::default()) {
+                let read =
+                    std::process::Command::new(&step.argv[0]).args(["-n", "-c", &step.argv[2]]).output().unwrap();
+                let said = String::from_utf8_lossy(&read.stderr).into_owned();
+                assert!(read.status.success() && said.is_empty(), "{manager}, {}: {said}", step.title);
+            }
         }
     }
 

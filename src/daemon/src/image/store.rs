@@ -1,10 +1,13 @@
 //! The image store on disk, beneath one directory descriptor.
 //!
 //! ```text
-//! images/blobs/sha256/HEX     pulled blobs: manifests, configurations, compressed layers (OCI image layout)
+//! images/blobs/sha256/HEX     manifests and configurations of images that came with them
 //!        refs/HEX.json        one record per image; HEX is the SHA-256 of its key
 //!        layers/LAYERID/      unpacked layers: made and removed by the launcher alone, read here
 //!        logs/TAG.log         output of the last build of an image
+//!        partial/HEX          what has come of a blob whose rest is to be fetched (`part`)
+//!        owner                the services that work with it (`owner`)
+//!        lock                 whose turn it is among processes (`turns`)
 //! ```
 //!
 //! Files appear by rename, after fsync: a reader sees the old or the new, also after a crash.
@@ -15,38 +18,63 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use wire::id::LayerId;
 
 use super::error::StoreError;
+use super::part;
 
 /// No path leaves the directory, nothing in it is followed.
-const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+pub(super) const BENEATH: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::RDONLY);
-const DIRECTORIES: [&str; 4] = ["blobs", "blobs/sha256", "refs", "logs"];
+const DIRECTORIES: [&str; 5] = ["blobs", "blobs/sha256", "refs", "logs", part::DIRECTORY];
 
 /// The store's directory.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
     root: Arc<OwnedFd>,
     next: Arc<AtomicU64>,
+    reserve: u64,
 }
 
 impl Store {
     /// Take the directory `images/`, make what is missing in it and sweep what a crash left.
     pub(super) fn open(root: OwnedFd) -> Result<Self, StoreError> {
+        let store = Self::join(root)?;
+        for name in ["blobs/sha256", "refs", "logs"] {
+            store.sweep(name)?;
+        }
+        part::prune(&store, SystemTime::now())?;
+        Ok(store)
+    }
+
+    /// The same; what comes from outside leaves so many bytes of the disk free.
+    pub(super) fn with_reserve(self, reserve: u64) -> Self {
+        Self { reserve, ..self }
+    }
+
+    /// Bytes that are to stay free.
+    pub(super) fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
+    /// The store's directory.
+    pub(super) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// The same, beside another process that works in it: nothing is swept.
+    pub(super) fn join(root: OwnedFd) -> Result<Self, StoreError> {
         for name in DIRECTORIES {
             match rustix::fs::mkdirat(&root, name, Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 Err(e) => return Err(StoreError::new("make", name, e)),
             }
         }
-        let store = Self { root: Arc::new(root), next: Arc::new(AtomicU64::new(0)) };
-        for name in ["blobs/sha256", "refs", "logs"] {
-            store.sweep(name)?;
-        }
-        Ok(store)
+        Ok(Self { root: Arc::new(root), next: Arc::new(AtomicU64::new(0)), reserve: 0 })
     }
 
     /// Whether the layer is there. It appears by rename, so it is there whole.
@@ -59,11 +87,6 @@ impl Store {
         let path = format!("layers/{layer}");
         rustix::fs::openat2(self.root.as_fd(), &path, DIRECTORY, Mode::empty(), BENEATH)
             .map_err(|e| StoreError::new("open", path, e))
-    }
-
-    /// A blob, if it is there.
-    pub(super) fn blob(&self, hex: &str) -> Result<Option<File>, StoreError> {
-        self.read(&format!("blobs/sha256/{hex}"))
     }
 
     /// A file in `images/` without a name: gone with its last descriptor.
