@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal};
 use tokio::net::UnixDatagram;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::serve::host::Host;
+use crate::doctor::Host;
 
 /// The service's user: a number above the sandboxes' ranges that owns nothing else.
 const SERVICE_ID: u32 = 0x7ffd_0000;
@@ -51,6 +51,9 @@ pub struct Args {
     /// The image store, to share it between states; DIR/images unless it is said.
     #[arg(long, value_name = "DIR")]
     images: Option<PathBuf>,
+    /// A range that sessions may be allowed to reach though it is no internet, as `network.may_reach` of launch.toml.
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    may_reach: Vec<String>,
 }
 
 /// It does not start, or a program of it died.
@@ -112,9 +115,12 @@ struct Place {
     state: PathBuf,
     run: PathBuf,
     images: PathBuf,
+    /// Whether other states may have them as well.
+    images_shared: bool,
     socket: PathBuf,
     cgroup: PathBuf,
     programs: PathBuf,
+    may_reach: Vec<String>,
 }
 
 async fn supervise(args: Args) -> Result<(), DevError> {
@@ -207,7 +213,9 @@ impl Place {
         let programs = own.parent().unwrap_or(Path::new("/")).to_owned();
         let socket = args.socket.clone().unwrap_or_else(|| run.join("sandboxd.sock"));
         let network = network_number();
-        Ok(Self { network, state, run, images, socket, cgroup, programs })
+        let may_reach = args.may_reach.clone();
+        let images_shared = args.images.is_some();
+        Ok(Self { network, state, run, images, images_shared, socket, cgroup, programs, may_reach })
     }
 
     fn start_launcher(&self) -> Result<Child, DevError> {
@@ -232,11 +240,13 @@ impl Place {
         text("cgroup_root", &self.cgroup);
         text("init", &self.programs.join("sandbox-init"));
         text("recipes_dir", &self.recipes());
-        if Path::new(CERTIFICATES).exists() {
-            text("ca_bundle", Path::new(CERTIFICATES));
+        if let Some(certificates) = certificates() {
+            text("ca_bundle", &certificates);
         }
         if let Some((number, _)) = &self.network {
-            table.insert("network".into(), network_config(*number).into());
+            let mut network = network_config(*number);
+            network.insert("may_reach".into(), self.may_reach.clone().into());
+            table.insert("network".into(), network.into());
         }
         table.insert("limits".into(), "best-effort".into());
         table.insert("allow_host_network_builds".into(), true.into());
@@ -259,6 +269,7 @@ impl Place {
             .env("SANDBOXD_STATE_DIR", &self.state)
             .env("SANDBOXD_RUNTIME_DIR", &self.run)
             .env("SANDBOXD_IMAGES_DIR", &self.images)
+            .env("SANDBOXD_IMAGES_SHARED", if self.images_shared { "true" } else { "false" })
             .env("SANDBOXD_SOCKET", &self.socket)
             .env("SANDBOXD_LAUNCH_SOCKET", self.run.join("launch.sock"))
             .env("SANDBOXD_RECIPES_DIR", self.recipes())
@@ -274,8 +285,8 @@ impl Place {
             let catalog = std::path::absolute(catalog).map_err(|source| io_error("find", catalog, source))?;
             command.env("SANDBOXD_CATALOG", catalog);
         }
-        if Path::new(CERTIFICATES).exists() {
-            command.env("SANDBOXD_EXTRA_CA_CERTS", CERTIFICATES);
+        if let Some(certificates) = certificates() {
+            command.env("SANDBOXD_EXTRA_CA_CERTS", certificates);
         }
         command.spawn().map_err(|source| io_error("start", &program, source))
     }
@@ -316,6 +327,12 @@ fn network_config(number: u8) -> toml::Table {
     network.insert("name".into(), format!("sbd{number}x").into());
     network.insert("resolver_port".into(), (i64::from(RESOLVER_PORT) + i64::from(number)).into());
     network
+}
+
+/// The certificates that sandboxes trust: those that the environment names, else this host's.
+fn certificates() -> Option<PathBuf> {
+    let named = std::env::var_os("SANDBOXD_EXTRA_CA_CERTS").filter(|path| !path.is_empty());
+    named.map(PathBuf::from).or_else(|| Some(PathBuf::from(CERTIFICATES)).filter(|path| path.exists()))
 }
 
 /// Remove a cgroup and those below it, as far as they are empty.

@@ -42,6 +42,13 @@ pub const NAMES: &[&str] = &[
     "build.ran",
     "build.committed",
     "build.recorded",
+    "pull.fetched",
+    "pull.unpacked",
+    "pull.recorded",
+    "import.unpacked",
+    "import.recorded",
+    "image.forgotten",
+    "image.layer_removed",
 ];
 
 /// What the variable says cannot be used.

@@ -13,7 +13,7 @@ use wire::init::{FromInit, MAX_ENDED, MAX_RUNS, VERSION};
 
 pub use crate::document::fuzzing::documents;
 pub use crate::files::fuzzing::{operations as files, text};
-pub use crate::image::fuzzing::manifests;
+pub use crate::image::fuzzing::{archives, manifests};
 pub use crate::resolver::fuzzing::questions;
 pub use crate::serve::fuzzing::http;
 
@@ -57,7 +57,7 @@ pub fn config(data: &[u8]) {
         Ok(settings) => {
             assert!(settings.work_dir.starts_with('/') && settings.work_dir.len() > 1);
             assert!(settings.state_dir.is_absolute() && settings.workspace_root.is_absolute());
-            assert!((2..=4094).contains(&settings.slots) && settings.sandbox_uid > 0);
+            assert!((3..=4094).contains(&settings.slots) && settings.sandbox_uid > 0);
         }
         Err(error) => one_line(&error.to_string()),
     }
@@ -136,7 +136,7 @@ mod tests {
             }
         )*};
     }
-    replay!(catalogue config documents files manifests questions replies text);
+    replay!(archives catalogue config documents files manifests questions replies text);
 
     #[test]
     fn http() {

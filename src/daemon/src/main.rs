@@ -8,28 +8,37 @@
 //! | [`document`] | text of PDFs and thumbnails, each in a child process | where they come from |
 //! | [`image`] | pulls, bootstraps and builds root file systems | sessions |
 //! | [`catalog`] | the runtimes that are offered | images |
+//! | [`doctor`] | what this host has and lacks | sessions, HTTP |
 //! | [`files`] | files of a workspace, off the host | sessions, sandboxes |
 //! | [`runtime`] | clients of `sandboxd-launch` and of each init | what they are asked for |
+//! | [`dashboard`] | the page for people, as text | everything else |
 //! | [`operations`] | what was done in sessions | HTTP, sandboxes |
 //! | [`store`] | SQLite | everything else |
 //! | [`config`] | the settings | what they are for |
 //! | [`serve`] | wires the rooms together and listens | |
 //! | [`dev`] | starts launcher and service for development | |
+//! | [`metrics`] | what is counted, for `GET /metrics`; any room may count | everything |
+//! | [`request`] | which request a task works for; any room may ask | everything |
 //! | [`fail`] | where chaos tests kill the service; any room may call it | everything |
 //! | `fuzzing` | what the fuzz targets call; in no program | |
 
 mod api;
 mod archive;
 mod catalog;
+mod clock;
 mod config;
+mod dashboard;
 mod dev;
+mod doctor;
 mod document;
 mod fail;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod image;
+mod metrics;
 mod operations;
+mod request;
 mod resolver;
 mod runtime;
 mod serve;
@@ -56,6 +65,11 @@ struct Args {
 enum Command {
     /// Start launcher and service together in the foreground, for development and tests.
     Dev(dev::Args),
+    /// Print what this host has and lacks, as JSON: for `sandboxctl doctor` where no service answers.
+    Doctor,
+    /// Make every runtime's image ready, and end: before a deployment. Exit status: 0 all are ready; 1 some are not, and the
+    /// last line names them; 2 the configuration cannot be used.
+    Prepare,
     /// Read one hostile document on standard input, confined; the service starts this itself.
     #[command(hide = true)]
     Document {
@@ -69,10 +83,17 @@ fn main() -> ExitCode {
     if let Some(Command::Document { task }) = args.command {
         return document::main(task);
     }
-    serve::log::start();
+    if let Some(Command::Prepare) = args.command {
+        // It says itself how far it is.
+        serve::log::start("error");
+        return serve::prepare::run(args.config.as_deref());
+    }
+    serve::log::start("info");
     let result = match args.command {
+        Some(Command::Doctor) => return doctor(args.config.as_deref()),
         Some(Command::Dev(dev)) => dev::run(dev).map_err(|error| chain(&error)),
         Some(Command::Document { task }) => return document::main(task),
+        Some(Command::Prepare) => return serve::prepare::run(args.config.as_deref()),
         None => serve::run(args.config.as_deref()).map_err(|error| chain(&error)),
     };
     match result {
@@ -81,6 +102,15 @@ fn main() -> ExitCode {
             eprintln!("sandboxd: {message}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn doctor(config: Option<&std::path::Path>) -> ExitCode {
+    use std::io::Write;
+    let written = serde_json::to_vec(&serve::doctor(config)).map_err(std::io::Error::from);
+    match written.and_then(|report| std::io::stdout().write_all(&report)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 

@@ -3,11 +3,13 @@
 use std::fmt::Write;
 use std::sync::OnceLock;
 
+use axum::extract::State;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{Html, IntoResponse, Response};
 use utoipa::OpenApi;
 
-use super::{files, operations, policy, run, service, sessions, workspaces};
+use super::{Shared, ui};
+use super::{files, images, metering, operations, policy, run, runtimes, service, sessions, workspaces};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -19,15 +21,28 @@ use super::{files, operations, policy, run, service, sessions, workspaces};
         service::index,
         service::healthz,
         service::doctor,
-        service::images,
+        images::list,
+        images::caches,
+        images::pull,
+        images::remove,
+        images::collect,
+        images::import,
+        images::export,
+        metering::metrics,
         policy::get_policy,
         policy::put_policy,
+        runtimes::list,
+        runtimes::get,
+        runtimes::briefing,
+        runtimes::log,
         openapi_json,
         docs,
         sessions::create,
         sessions::list,
         sessions::get,
         sessions::delete,
+        sessions::hibernate,
+        sessions::wake,
         operations::events,
         operations::list,
         run::run,
@@ -40,6 +55,7 @@ use super::{files, operations, policy, run, service, sessions, workspaces};
         files::mkdir,
         files::remove,
         workspaces::list,
+        workspaces::purge,
         workspaces::trees,
         workspaces::ls,
         workspaces::tree,
@@ -57,10 +73,12 @@ pub fn openapi() -> &'static utoipa::openapi::OpenApi {
     DESCRIPTION.get_or_init(Description::openapi)
 }
 
-/// The paths of every route, sorted.
+/// The paths of every route, sorted; with the page for people, if it is there.
 #[must_use]
-pub fn endpoints() -> Vec<String> {
+pub fn endpoints(dashboard: bool) -> Vec<String> {
     let mut paths: Vec<String> = openapi().paths.paths.keys().filter(|path| *path != "/").cloned().collect();
+    // A page is no operation of the API, so that the description for machines has none of it.
+    paths.extend(dashboard.then(|| ui::PATH.to_owned()));
     paths.sort();
     paths
 }
@@ -75,21 +93,27 @@ pub async fn openapi_json() -> Response {
 
 /// This description, for people.
 #[utoipa::path(get, path = "/docs", tag = "service", responses((status = 200)))]
-pub async fn docs() -> Response {
+pub async fn docs(State(app): Shared) -> Response {
     static PAGE: OnceLock<String> = OnceLock::new();
-    let page = PAGE.get_or_init(page);
-    ([(CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")], Html(page.as_str())).into_response()
+    let page = PAGE.get_or_init(|| page(app.registry.deps.settings.ui_enabled));
+    let policy =
+        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    ([(CONTENT_SECURITY_POLICY, policy)], Html(page.as_str())).into_response()
 }
 
 /// A plain page: each route, what it does, what it answers.
-fn page() -> String {
+fn page(dashboard: bool) -> String {
     let description = serde_json::to_value(openapi()).unwrap_or_default();
     let mut page = String::from(
         "<!doctype html><html lang=en><meta charset=utf-8><title>sandboxd API</title>\
          <style>body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\
          code{background:#8882;padding:.1em .3em}dt{margin-top:1rem}:root{color-scheme:light dark}</style>\
-         <h1>sandboxd API</h1><p>Send a token as <code>X-Sandbox-Token</code>. For machines: <a href=/openapi.json>openapi.json</a>.</p><dl>",
+         <h1>sandboxd API</h1><p>Send a token as <code>X-Sandbox-Token</code>. For machines: <a href=/openapi.json>openapi.json</a>.</p>",
     );
+    if dashboard {
+        page.push_str("<p>For people there is <a href=/ui>the dashboard</a>.</p>");
+    }
+    page.push_str("<dl>");
     let paths = description["paths"].as_object().cloned().unwrap_or_default();
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().cloned().unwrap_or_default() {

@@ -8,7 +8,7 @@ use wire::api::{Detail, ErrorBody, Invalid, PathError};
 use super::workspaces;
 use crate::archive::ArchiveError;
 use crate::files::FileError;
-use crate::session::{PolicyError, SessionError};
+use crate::session::{ManageError, PolicyError, SessionError};
 use crate::store::StoreError;
 
 /// Why a request is not answered with what it asked for.
@@ -28,6 +28,12 @@ pub enum ApiError {
     MethodNotAllowed,
     /// Native file operations are switched off.
     FilesOff,
+    /// No runtime of that alias.
+    NoRuntime(String),
+    /// A runtime of that alias was never built here.
+    NoLog(String),
+    /// A build's log cannot be read.
+    Log(Box<dyn std::error::Error + Send + Sync>),
     /// A policy that cannot be.
     Policy(PolicyError),
     /// A session's matter.
@@ -99,6 +105,12 @@ impl ApiError {
             Self::NoRoute => (StatusCode::NOT_FOUND, message("Not Found")),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, message("Method Not Allowed")),
             Self::FilesOff => (StatusCode::CONFLICT, message("native files are off")),
+            Self::NoRuntime(alias) => (StatusCode::NOT_FOUND, Detail::Message(format!("No such runtime: {alias}"))),
+            Self::NoLog(alias) => (
+                StatusCode::NOT_FOUND,
+                Detail::Message(format!("Runtime {alias} was not built here, so there is no log")),
+            ),
+            Self::Log(_) => (StatusCode::INTERNAL_SERVER_ERROR, message("The log of the build cannot be read")),
             Self::Policy(error) => (StatusCode::BAD_REQUEST, Detail::Message(error.to_string())),
             Self::Session(error) => (session_status(&error), Detail::Message(error.to_string())),
             Self::File(error) => file(&error),
@@ -112,7 +124,7 @@ fn session_status(error: &SessionError) -> StatusCode {
     match error {
         E::UnknownRuntime { .. } | E::AttachNeedsId | E::TooLong(_) => StatusCode::BAD_REQUEST,
         E::NoSuchSession(_) | E::NothingToAttach(_) => StatusCode::NOT_FOUND,
-        E::Exists(_) | E::Opening(_) | E::Closing(_) | E::RuntimeDiffers { .. } | E::RunExists(_) => {
+        E::Exists(_) | E::Opening(_) | E::Closing(_) | E::AtWork(_) | E::RuntimeDiffers { .. } | E::RunExists(_) => {
             StatusCode::CONFLICT
         }
         E::SandboxEnded(_) | E::FilesGone(_) | E::Abandoned(_) => StatusCode::GONE,
@@ -120,12 +132,28 @@ fn session_status(error: &SessionError) -> StatusCode {
             StatusCode::TOO_MANY_REQUESTS
         }
         E::Disk(_) | E::StoppedForDisk(..) => StatusCode::INSUFFICIENT_STORAGE,
+        E::Images(error) => images_status(error),
         E::Store(StoreError::Busy { .. }) => StatusCode::SERVICE_UNAVAILABLE,
-        E::Launch(_) | E::Store(_) | E::Io { .. } if error.is_full() => StatusCode::INSUFFICIENT_STORAGE,
+        E::Launch(_) | E::Image(_) | E::Store(_) | E::Io { .. } if error.is_full() => StatusCode::INSUFFICIENT_STORAGE,
         E::Unsupported(_) | E::Network(_) | E::NoSlot | E::Image(_) | E::Launch(_) | E::Init(_) | E::Broken(_) => {
             StatusCode::BAD_GATEWAY
         }
         E::Io { .. } | E::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn images_status(error: &ManageError) -> StatusCode {
+    match error {
+        ManageError::Unknown(_) => StatusCode::NOT_FOUND,
+        ManageError::InUse { .. }
+        | ManageError::UnderWay { .. }
+        | ManageError::Shared { .. }
+        | ManageError::Unreadable { .. } => StatusCode::CONFLICT,
+        _ if error.is_full() => StatusCode::INSUFFICIENT_STORAGE,
+        ManageError::Room(_) => StatusCode::INSUFFICIENT_STORAGE,
+        ManageError::Image(_) | ManageError::Import(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        ManageError::Layer { .. } | ManageError::Caches { .. } => StatusCode::BAD_GATEWAY,
+        ManageError::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -153,6 +181,7 @@ fn failure(error: &ApiError) -> String {
         ApiError::Session(error) => Some(error),
         ApiError::File(error) => Some(error),
         ApiError::Archive(error) => Some(error),
+        ApiError::Log(error) => Some(error.as_ref()),
         ApiError::Unauthorized
         | ApiError::Invalid(_)
         | ApiError::TooLarge(_)
@@ -160,6 +189,8 @@ fn failure(error: &ApiError) -> String {
         | ApiError::NoRoute
         | ApiError::MethodNotAllowed
         | ApiError::FilesOff
+        | ApiError::NoRuntime(_)
+        | ApiError::NoLog(_)
         | ApiError::Policy(_) => None,
     };
     let mut text = String::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, TryStreamExt};
@@ -62,8 +62,10 @@ describe!(
     pub async fn read(State(app): Shared, headers: HeaderMap, Path(id): Path<String>, request: Body) -> Result<Response, ApiError> {
         let max = app.registry.policy().max_read_bytes;
         let bytes = operate(&app, &headers, &id, request, Op::Read, move |files, path| files.read(path, max), READ).await?;
-        let octets = HeaderValue::from_static("application/octet-stream");
-        Ok(([(CONTENT_TYPE, octets)], Bytes::from(bytes)).into_response())
+        // To be kept, not looked at: what a sandbox wrote is no page of the service, whatever is in it.
+        let kind = [(CONTENT_TYPE, "application/octet-stream"), (CONTENT_DISPOSITION, "attachment")];
+        let kind = kind.map(|(header, value)| (header, HeaderValue::from_static(value)));
+        Ok((kind, Bytes::from(bytes)).into_response())
     }
 );
 
@@ -132,33 +134,35 @@ pub async fn write(
     let max = app.registry.policy().max_read_bytes;
     let files = session.workspace()?;
     let observed = app.observe(&headers, &session, Op::Write, &path)?;
-    let (result, by) = match receive((&app, &session), files, &path, max, request).await {
+    let mut size = 0;
+    let (result, by) = match receive((&app, &session), files, &path, max, request, &mut size).await {
         Ok(None) => (Ok(()), By::Service),
         Ok(Some((payload, unresolved))) => {
             (app.ask(&session, WRITE, &path, Some(payload), unresolved).await, By::Sandbox)
         }
         Err(error) => (Err(error), By::Service),
     };
+    let result = share_or_disk(&app, &session, size, result).await;
     done(observed, &result, by);
     result.map(|()| StatusCode::NO_CONTENT)
 }
 
-/// Write what comes, as it comes, as far as the disk has room for it. What the sandbox has to write is returned whole,
-/// with the reason.
+/// Write what comes, as it comes, as far as the disk has room for it; `total` is how many bytes came. What the sandbox has to
+/// write is returned whole, with the reason.
 async fn receive(
     (app, session): (&Arc<App>, &Arc<Session>),
     files: &Workspace,
     path: &str,
     max: u64,
     request: Body,
+    total: &mut u64,
 ) -> Result<Option<(Payload, FileError)>, ApiError> {
     let mut pieces = body::pieces(request);
     let mut taking: Option<Taking> = None;
-    let mut total = 0;
     loop {
         let (batch, last) = gather(&mut pieces).await?;
-        total += batch.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        app.registry.admit_write(session, total, 1).await?;
+        *total += batch.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        app.registry.admit_write(session, *total, 1).await?;
         // A disk that is behind makes writers wait, and so may the flush when a file is replaced. Most bodies are
         // one batch: they change threads once.
         taking = tokio::task::block_in_place(|| -> Result<_, FileError> {
@@ -169,9 +173,26 @@ async fn receive(
             if last { taking.commit() } else { Ok(Some(taking)) }
         })?;
         if last {
-            app.registry.deps.quotas.wrote(&session.id, total, 1);
+            app.registry.deps.quotas.wrote(&session.id, *total, 1);
             return Ok(taking.and_then(Taking::for_the_sandbox));
         }
+    }
+}
+
+/// Where no space was left for so many bytes: whether on the disk, or of the session's share. Not every file system says.
+async fn share_or_disk<T>(
+    app: &App,
+    session: &Session,
+    bytes: u64,
+    result: Result<T, ApiError>,
+) -> Result<T, ApiError> {
+    match result {
+        Err(ApiError::File(FileError::NoSpace { op, path }))
+            if app.registry.has_used_its_share(session, bytes).await =>
+        {
+            Err(FileError::OverQuota { op, path }.into())
+        }
+        other => other,
     }
 }
 
@@ -216,6 +237,7 @@ async fn operate<T: Send>(
         Ok(result) => (result.map_err(ApiError::from), By::Service),
         Err(error) => (Err(error.into()), By::Service),
     };
+    let result = share_or_disk(app, &session, 0, result).await;
     match op {
         Op::Remove => app.registry.deps.quotas.removed(&session.id),
         // Those that were there already are found out.

@@ -7,14 +7,16 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName};
+use uuid::Uuid;
 use wire::api::{AGENT_HEADER, CALLER_MAX, ErrorBody, OperationsPage, RUN_HEADER, RunResponse, SessionEvents};
-use wire::id::{SessionId, Tenant};
+use wire::id::{RequestId, SessionId, Tenant};
 
 use super::error::ApiError;
 use super::inside::By;
 use super::{App, Shared};
 use crate::files::FileError;
 use crate::operations::{Caller, Filter, Observed, Op, Subject};
+use crate::request;
 use crate::session::{Session, SessionError};
 
 /// Rows of a page unless the client says otherwise, and most.
@@ -32,6 +34,7 @@ type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
         ("session" = Option<String>, Query, description = "Of this session"),
         ("tenant" = Option<String>, Query, description = "Of this tenant"),
         ("op" = Option<String>, Query, description = "Of this name: run, read, write, stat, ls, realpath, mkdir, remove or stop"),
+        ("request" = Option<String>, Query, description = "That were done for the request of this id"),
         ("failed" = Option<bool>, Query, description = "Those that failed; false: those that did not"),
         ("q" = Option<String>, Query, description = "Whose name or target holds this text, in any case", max_length = 200)),
     responses((status = 200, body = OperationsPage), (status = 401, body = ErrorBody), (status = 422, body = ErrorBody)))]
@@ -77,6 +80,8 @@ impl App {
             opened: session.created_at,
             tenant: session.tenant.clone(),
             caller,
+            request: request::current().map(|request| request.id.clone()),
+            command: (op == Op::Run).then(Uuid::new_v4),
             op,
             target: target.to_owned(),
         })
@@ -132,6 +137,9 @@ pub fn done<T>(observed: Observed, result: &Result<T, ApiError>, by: By) {
             | ApiError::NoRoute
             | ApiError::MethodNotAllowed
             | ApiError::FilesOff
+            | ApiError::NoRuntime(_)
+            | ApiError::NoLog(_)
+            | ApiError::Log(_)
             | ApiError::Policy(_)
             | ApiError::Archive(_),
         ) => observed.finish(false, "refused"),
@@ -174,11 +182,13 @@ fn refusal(error: &SessionError) -> Cow<'static, str> {
         | E::NothingToAttach(_)
         | E::Exists(_)
         | E::Opening(_)
+        | E::AtWork(_)
         | E::RuntimeDiffers { .. }
         | E::Unsupported(_)
         | E::Network(_)
         | E::NoSlot
         | E::Image(_)
+        | E::Images(_)
         | E::Launch(_)
         | E::Init(_)
         | E::Io { .. }
@@ -216,6 +226,7 @@ fn filter(query: Pairs) -> Result<Filter, ApiError> {
             }
             "session" => filter.session = Some(SessionId::parse(&value).map_err(pattern)?),
             "tenant" => filter.tenant = Some(Tenant::parse(&value).map_err(pattern)?),
+            "request" => filter.request = Some(RequestId::parse(&value).map_err(pattern)?),
             "op" => {
                 let names = Op::ALL.map(Op::name).join(", ");
                 let op = Op::parse(&value).ok_or_else(|| wrong(format!("Input should be one of {names}"), "enum"))?;
@@ -281,6 +292,7 @@ mod tests {
             ("limit", "many"),
             ("session", "../x"),
             ("tenant", ""),
+            ("request", "a b"),
             ("op", "RUN"),
             ("failed", "maybe"),
             ("q", long.as_str()),

@@ -1,6 +1,7 @@
 //! Running and stopping commands.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -8,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 use wire::api::{ErrorBody, RunRequest, RunResponse};
 use wire::id::RunId;
 
@@ -15,7 +17,8 @@ use super::error::ApiError;
 use super::operations::{ended, refused};
 use super::{App, Shared, body, stream};
 use crate::operations::{self, Observed, Op};
-use crate::session::{Piece, Ran, Session, SessionError};
+use crate::request;
+use crate::session::{Asked, Piece, Ran, Session, SessionError};
 
 /// Run one command and wait for its end, or have its output as it comes with `Accept: text/event-stream`.
 #[utoipa::path(post, path = "/sessions/{session_id}/run", tag = "commands",
@@ -40,16 +43,22 @@ pub async fn run(
     let session = app.session(&headers, &id)?;
     let request: RunRequest = body::json(request, body::RUN_MAX).await?;
     check(&request)?;
+    let at = Instant::now();
     let observed = app.observe(&headers, &session, Op::Run, &operations::command(&request.argv))?;
     if !stream::is_asked_for(&headers) {
-        return Ok(Json(observe_run(app, session, request, observed, None).await?).into_response());
+        return Ok(Json(observe_run(app, session, request, observed, (at, None)).await?).into_response());
     }
-    // What can be refused is refused with a status, before the stream begins.
-    if let Err(error) = session.wake().await {
+    // What can be refused is refused with a status, before the stream begins. One that does not wake in time has timed out.
+    let at_work = session.activity();
+    if let Ok(Err(error)) = timeout_at(at + app.registry.within(&request), session.wake()).await {
         return Err(refused(observed, error));
     }
     let (sink, pieces) = mpsc::channel(stream::PIECES);
-    let run = tokio::spawn(observe_run(app, session, request, observed, Some(sink)));
+    let work = async move {
+        let _at_work = at_work;
+        observe_run(app, session, request, observed, (at, Some(sink))).await
+    };
+    let run = tokio::spawn(request::scope(request::current(), work));
     Ok(stream::respond(pieces, run))
 }
 
@@ -59,10 +68,12 @@ async fn observe_run(
     session: Arc<Session>,
     request: RunRequest,
     observed: Observed,
-    sink: Option<mpsc::Sender<Piece>>,
+    (at, sink): (Instant, Option<mpsc::Sender<Piece>>),
 ) -> Result<RunResponse, SessionError> {
-    let (result, unrecorded) = match app.registry.run(&session, request, observed.note(), sink).await {
-        Ok(Ran { response, unrecorded }) => (Ok(response), Some(unrecorded)),
+    let within = request.timeout_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let asked = Asked { at, note: observed.note(within), sink };
+    let (result, unrecorded) = match app.registry.run(&session, request, asked).await {
+        Ok(Ran { response, unrecorded }) => (Ok(response), unrecorded),
         Err(error) => (Err(error), None),
     };
     ended(observed, &result);

@@ -5,21 +5,22 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use wire::api::{DoctorReport, ErrorBody, ImageInfo, ServiceHealth, ServiceIndex};
+use wire::api::{DoctorReport, ErrorBody, ServiceHealth, ServiceIndex};
 
 use super::error::ApiError;
-use super::{App, Shared, describe};
+use super::{App, Shared, describe, ui};
 
 /// What this service is and where its routes are.
 #[utoipa::path(get, path = "/", tag = "service", responses((status = 200, body = ServiceIndex)))]
 pub async fn index(State(app): Shared) -> Json<ServiceIndex> {
+    let dashboard = app.registry.deps.settings.ui_enabled;
     Json(ServiceIndex {
         service: "sandboxd".into(),
         health: health(&app),
         docs_url: "/docs".into(),
         openapi_url: "/openapi.json".into(),
-        ui_url: None,
-        endpoints: describe::endpoints(),
+        ui_url: dashboard.then(|| ui::PATH.into()),
+        endpoints: describe::endpoints(dashboard),
     })
 }
 
@@ -34,18 +35,7 @@ pub async fn healthz(State(app): Shared) -> Json<ServiceHealth> {
     (status = 200, body = DoctorReport), (status = 401, body = ErrorBody)))]
 pub async fn doctor(State(app): Shared, headers: HeaderMap) -> Result<Json<DoctorReport>, ApiError> {
     app.service(&headers)?;
-    let mut report = (app.doctor)(app.registry.deps.quotas.enforcement().await);
-    report.findings.push(app.registry.deps.networks.finding(app.registry.runtimes()).await);
-    report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
-    Ok(Json(report))
-}
-
-/// The local images.
-#[utoipa::path(get, path = "/images", tag = "service", responses(
-    (status = 200, body = Vec<ImageInfo>), (status = 401, body = ErrorBody)))]
-pub async fn images(State(app): Shared, headers: HeaderMap) -> Result<Json<Vec<ImageInfo>>, ApiError> {
-    app.service(&headers)?;
-    Ok(Json((app.images)()))
+    Ok(Json((app.doctor)(app.registry.clone()).await))
 }
 
 fn health(app: &Arc<App>) -> ServiceHealth {

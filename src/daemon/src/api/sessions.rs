@@ -143,6 +143,45 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// End a session's sandbox, and with it every process in it, and keep the session: its token, its files and what it installed.
+/// Its next command, or `wake`, starts it again. One that has no sandbox is left as it is.
+#[utoipa::path(post, path = "/sessions/{session_id}/hibernate", tag = "sessions",
+    params(("session_id" = String, Path)), responses(
+    (status = 200, body = SessionInfo), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, description = "A command or a file operation is at work in it", body = ErrorBody),
+    (status = 422, body = ErrorBody)))]
+pub async fn hibernate(
+    State(app): Shared,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Result<Json<SessionInfo>, ApiError> {
+    let session = app.session(&headers, &id)?;
+    session.sleep().await?;
+    Ok(Json(session.info(false)))
+}
+
+/// Have a session's sandbox there before a command needs it: started again, or its processes let go on.
+#[utoipa::path(post, path = "/sessions/{session_id}/wake", tag = "sessions",
+    params(("session_id" = String, Path)), responses(
+    (status = 200, body = SessionInfo), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 410, description = "Its files are gone from the disk", body = ErrorBody),
+    (status = 422, body = ErrorBody),
+    (status = 429, description = "There is no room to wake it", body = ErrorBody),
+    (status = 502, description = "The sandbox did not start again", body = ErrorBody),
+    (status = 503, description = "Too much is being recorded at once", body = ErrorBody),
+    (status = 507, description = "No space is left", body = ErrorBody)))]
+pub async fn wake(
+    State(app): Shared,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Result<Json<SessionInfo>, ApiError> {
+    let session = app.session(&headers, &id)?;
+    let activity = session.activity();
+    session.wake().await?;
+    drop(activity);
+    Ok(Json(session.info(false)))
+}
+
 /// A query of one field, which is the one that a complaint names.
 fn query<T>(query: Result<Query<T>, axum::extract::rejection::QueryRejection>, field: &str) -> Result<T, ApiError> {
     query.map(|Query(query)| query).map_err(|error| ApiError::field("query", field, error.body_text(), "bool_parsing"))

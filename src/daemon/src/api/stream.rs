@@ -75,6 +75,7 @@ fn end(result: Option<Result<RunResponse, SessionError>>) -> String {
                 output_limited: run.output_limited,
                 output_limit: run.output_limit,
                 limit: run.limit,
+                usage: run.usage,
             };
             event("exit", &serde_json::to_string(&exit).unwrap_or_else(|_| "{}".into()))
         }

@@ -39,11 +39,13 @@ pub struct Part {
     /// How many it may hold, 1 to 100.
     #[param(minimum = 1, maximum = 100)]
     limit: u64,
+    /// Only that of this session.
+    session: Option<String>,
 }
 
 impl Default for Part {
     fn default() -> Self {
-        Self { skip: 0, limit: PAGE }
+        Self { skip: 0, limit: PAGE, session: None }
     }
 }
 
@@ -139,13 +141,15 @@ pub async fn list(
     part: Result<Query<Part>, QueryRejection>,
 ) -> Result<Json<WorkspacesPage>, ApiError> {
     app.service(&headers)?;
-    let Query(Part { skip, limit }) =
+    let Query(Part { skip, limit, session }) =
         part.map_err(|error| ApiError::field("query", "", error.body_text(), "value_error"))?;
     if !(1..=MAX_PAGE).contains(&limit) {
         let msg = format!("Input should be between 1 and {MAX_PAGE}");
         return Err(ApiError::field("query", "limit", msg, "value_error"));
     }
-    let (rows, total) = app.registry.workspaces(skip, limit).await?;
+    let only = session.map(|id| SessionId::parse(&id)).transpose();
+    let only = only.map_err(|e| ApiError::field("query", "session", e.to_string(), "string_pattern_mismatch"))?;
+    let (rows, total) = app.registry.workspaces(skip, limit, only).await?;
     let sums = app.archive.sums(rows.iter().map(|row| row.id.clone()).collect()).await?;
     let disk = app.registry.disk_usage(&rows.iter().map(|row| row.id.clone()).collect::<Vec<_>>()).await;
     let sum = |part: fn(&DiskUsage) -> u64| disk.iter().flatten().map(part).fold(0, u64::saturating_add);
@@ -153,6 +157,22 @@ pub async fn list(
     let workspaces =
         rows.into_iter().zip(sums).zip(disk).map(|((row, sum), disk)| info(&app, row, sum, disk)).collect();
     Ok(Json(WorkspacesPage { workspaces, total, skip, limit, disk_bytes, disk_inodes }))
+}
+
+/// Delete the workspace of a session that is closed, with what it had installed. No sandbox is started.
+#[utoipa::path(delete, path = "/workspaces/{session_id}", tag = "workspaces",
+    params(("session_id" = String, Path)), responses(
+    (status = 204), (status = 401, body = ErrorBody),
+    (status = 404, description = "No such workspace", body = ErrorBody),
+    (status = 409, description = "Its session is open, opening or closing", body = ErrorBody),
+    (status = 422, body = ErrorBody)))]
+pub async fn purge(State(app): Shared, headers: HeaderMap, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+    app.service(&headers)?;
+    let id = session_id(&id)?;
+    if !app.registry.purge(id.clone()).await? {
+        return Err(ArchiveError::NoWorkspace(id).into());
+    }
+    Ok(StatusCode::NO_CONTENT)
 }
 
 fn info(app: &App, row: WorkspaceRow, sum: Result<Sum, ArchiveError>, disk: Option<DiskUsage>) -> WorkspaceInfo {
@@ -197,9 +217,12 @@ async fn admit<T: DeserializeOwned>(
     request: Body,
 ) -> Result<(SessionId, T), ApiError> {
     app.service(headers)?;
-    let id = SessionId::parse(id)
-        .map_err(|e| ApiError::field("path", "session_id", e.to_string(), "string_pattern_mismatch"))?;
+    let id = session_id(id)?;
     Ok((id, body::json(request, body::JSON_MAX).await?))
+}
+
+fn session_id(id: &str) -> Result<SessionId, ApiError> {
+    SessionId::parse(id).map_err(|e| ApiError::field("path", "session_id", e.to_string(), "string_pattern_mismatch"))
 }
 
 /// What a client is told that it cannot have something of a stored workspace.

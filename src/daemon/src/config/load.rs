@@ -1,5 +1,6 @@
 //! From what is written to what it means: defaults, ranges, and what goes together.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,8 @@ const POSITIVE: &str = "a whole number, 1 or more";
 const SIZE: &str = "a size such as 512m or 2g";
 /// Shortest service token, in bytes: 128 bits in hexadecimal.
 const TOKEN_MIN: usize = 32;
+/// Fewest different characters of it: a random one of hexadecimal digits has more than twice as many.
+const TOKEN_DIFFERENT: usize = 6;
 /// What a platform writes into workspaces for agents, not for people: the bodies of their skills, and what a tool's
 /// output that was too long was spilled to.
 const HIDDEN: &str = "skills/,.spill/";
@@ -30,6 +33,7 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
     let runtime_dir = path(raw, "runtime_dir", "/run/sandboxd".into())?;
     let settings = Settings {
         token: token(raw)?,
+        metrics_token: metrics_token(raw)?,
         host: raw.parsed("host", IpAddr::V4(Ipv4Addr::LOCALHOST), "an IP address", |t| t.parse().ok())?,
         port: raw.parsed("port", 8080, "a port, 0 to 65535", |t| t.parse().ok())?,
         socket: path(raw, "socket", runtime_dir.join("sandboxd.sock"))?,
@@ -37,6 +41,7 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         launch_socket: path(raw, "launch_socket", runtime_dir.join("launch.sock"))?,
         workspace_root: path(raw, "workspace_root", state_dir.join("workspaces"))?,
         images_dir: path(raw, "images_dir", state_dir.join("images"))?,
+        images_shared: flag(raw, "images_shared", false)?,
         recipes_dir: path(raw, "recipes_dir", "/usr/share/sandboxd/images".into())?,
         catalog: catalog(raw)?,
         runtimes: raw.text("runtimes")?.map(str::to_owned),
@@ -94,7 +99,24 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
         policy_overrides: raw.nullable("policy_overrides").filter(|t| !t.is_empty()).map(PathBuf::from),
         limits: raw.parsed("limits", LimitsMode::Enforce, "enforce, best-effort", limits)?,
         extra_ca_certs: raw.nullable("extra_ca_certs").filter(|t| !t.is_empty()).map(PathBuf::from),
+        build_timeout: raw.parsed("build_timeout", 1800, "seconds, 1 to 86400", |t| {
+            positive(t).filter(|seconds| *seconds <= 86_400)
+        })?,
+        build_memory: raw.parsed_or_off("build_memory", Size::parse("4g").ok(), "a size, 64m or more", |t| {
+            Size::parse(t).ok().filter(|size| size.bytes() >= 64 << 20)
+        })?,
+        build_disk: size(raw, "build_disk", "20g")?,
+        build_pids: raw.parsed_or_off("build_pids", Some(4096), "processes, 16 to 4194304", |t| {
+            t.parse().ok().filter(|pids| (16..=4_194_304).contains(pids))
+        })?,
+        build_cache: size(raw, "build_cache", "10g")?,
+        build_env: raw
+            .parsed_or_off("build_env", None, "a JSON object of names and texts of one line", build_env)?
+            .unwrap_or_default(),
         registry: raw.text("registry")?.unwrap_or("docker.io").to_owned(),
+        registry_mirrors: list(raw.nullable("registry_mirrors").unwrap_or_default()),
+        registry_hosts: list(raw.nullable("registry_hosts").unwrap_or_default()),
+        registry_auth: path(raw, "registry_auth", "/etc/sandboxd/auth.json".into())?,
         insecure_registries: list(raw.nullable("insecure_registries").unwrap_or_default()),
         host_id: raw.parsed_or_off("host_id", None, "1 to 12 lower-case letters and digits", |t| {
             wire::key::is_host(t).then(|| t.to_owned())
@@ -110,7 +132,7 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
                 prefixes,
             )?
             .unwrap_or_default(),
-        slots: raw.parsed("slots", 4000, "2 to 4094", |t| t.parse().ok().filter(|n| (2..=4094).contains(n)))?,
+        slots: raw.parsed("slots", 4000, "3 to 4094", |t| t.parse().ok().filter(|n| (3..=4094).contains(n)))?,
         state_dir,
         runtime_dir,
     };
@@ -123,6 +145,9 @@ pub fn load(raw: &Raw) -> Result<Settings, ConfigError> {
 
 /// Combinations that make no sense.
 fn together(raw: &Raw, settings: &Settings) -> Result<(), ConfigError> {
+    if settings.metrics_token.as_deref() == Some(settings.token.as_str()) {
+        return Err(raw.error("metrics_token", "is the service's own; a scraper that has it could do everything"));
+    }
     if let (Some(open), Some(resident)) = (settings.max_open_sessions, settings.max_sessions)
         && open < resident
     {
@@ -143,15 +168,26 @@ fn token(raw: &Raw) -> Result<String, ConfigError> {
     let Some(token) = raw.text("token")? else {
         return Err(raw.error("token", "is not set; make one with: sandboxctl token new"));
     };
+    sound(raw, "token", token)
+}
+
+fn metrics_token(raw: &Raw) -> Result<Option<String>, ConfigError> {
+    let token = raw.nullable("metrics_token").filter(|token| !token.is_empty());
+    token.map(|token| sound(raw, "metrics_token", token)).transpose()
+}
+
+/// A token that can be one.
+fn sound(raw: &Raw, name: &'static str, token: &str) -> Result<String, ConfigError> {
     if token.len() < TOKEN_MIN {
-        return Err(
-            raw.error("token", format!("is shorter than {TOKEN_MIN} characters; make one with: sandboxctl token new"))
-        );
+        let problem = format!("is shorter than {TOKEN_MIN} characters; make one with: sandboxctl token new");
+        return Err(raw.error(name, problem));
     }
     if !token.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(
-            raw.error("token", "has characters that cannot be in a header; use letters, digits and punctuation")
-        );
+        return Err(raw.error(name, "has characters that cannot be in a header; use letters, digits and punctuation"));
+    }
+    if token.bytes().collect::<BTreeSet<u8>>().len() < TOKEN_DIFFERENT {
+        let problem = "is the same few characters again and again; make one with: sandboxctl token new";
+        return Err(raw.error(name, problem));
     }
     Ok(token.to_owned())
 }
@@ -244,6 +280,11 @@ fn prefixes(text: &str) -> Option<Vec<String>> {
     (prefixes.len() <= 16 && prefixes.iter().all(sound)).then_some(prefixes)
 }
 
+fn build_env(text: &str) -> Option<BTreeMap<String, String>> {
+    let variables: BTreeMap<String, String> = serde_json::from_str(text).ok()?;
+    crate::catalog::variables(&variables).ok().map(|()| variables)
+}
+
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
@@ -284,6 +325,8 @@ mod tests {
         let cases: &[Case] = &[
             ("", &[("SANDBOXD_MAX_SESSIONS", "many")], "SANDBOXD_MAX_SESSIONS"),
             ("", &[("SANDBOXD_MAX_SESSIONS", "-1")], "SANDBOXD_MAX_SESSIONS"),
+            ("", &[("SANDBOXD_METRICS_TOKEN", "short")], "SANDBOXD_METRICS_TOKEN"),
+            ("", &[("SANDBOXD_METRICS_TOKEN", TOKEN.1)], "SANDBOXD_METRICS_TOKEN"),
             ("port = 70000", &[], "SANDBOXD_PORT"),
             ("", &[("SANDBOXD_PREWARM", "maybe")], "SANDBOXD_PREWARM"),
             ("", &[("SANDBOXD_CPUS", "NaN")], "SANDBOXD_CPUS"),
@@ -314,10 +357,16 @@ mod tests {
 
     #[test]
     fn a_weak_token_is_refused_and_never_repeated() {
-        let weak = [("SANDBOXD_TOKEN".to_owned(), "hunter2".to_owned())];
-        let raw = Raw::gather(Path::new("/f"), "", weak).unwrap();
-        let message = load(&raw).unwrap_err().to_string();
-        assert!(message.starts_with("SANDBOXD_TOKEN") && !message.contains("hunter2"), "{message}");
+        for (weak, why) in [
+            ("hunter2", "is shorter"),
+            ("hunter2 is a secret that nobody will guess", "cannot be in a header"),
+            ("hunthunthunthunthunthunthunthunthunt", "the same few"),
+        ] {
+            let raw = Raw::gather(Path::new("/f"), "", [("SANDBOXD_TOKEN".to_owned(), weak.to_owned())]).unwrap();
+            let message = load(&raw).unwrap_err().to_string();
+            assert!(message.starts_with("SANDBOXD_TOKEN") && message.contains(why), "{message}");
+            assert!(!message.contains("hunt"), "{message}");
+        }
         let none = load(&Raw::gather(Path::new("/f"), "", []).unwrap()).unwrap_err();
         assert!(none.to_string().contains("not set"));
     }

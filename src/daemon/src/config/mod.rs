@@ -10,6 +10,7 @@ mod installed_tests;
 mod load;
 mod read;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -28,6 +29,8 @@ pub const DEFAULT_FILE: &str = "/etc/sandboxd/sandboxd.toml";
 pub struct Settings {
     /// The service token: whoever holds it may open sessions.
     pub token: String,
+    /// A token that opens `GET /metrics` and nothing else.
+    pub metrics_token: Option<String>,
     /// Address of the TCP listener.
     pub host: IpAddr,
     /// Its port; 0: any free one.
@@ -46,6 +49,8 @@ pub struct Settings {
     pub workspace_root: PathBuf,
     /// The image store.
     pub images_dir: PathBuf,
+    /// Whether other services work with `images_dir` as well; nothing is removed from it then but by hand.
+    pub images_shared: bool,
     /// Recipes of local bases.
     pub recipes_dir: PathBuf,
     /// The setting `runtimes`, as it was written; absent: the catalogue as it is.
@@ -132,8 +137,26 @@ pub struct Settings {
     pub limits: LimitsMode,
     /// A file of certificates trusted inside builds and sessions.
     pub extra_ca_certs: Option<PathBuf>,
+    /// Longest build, seconds.
+    pub build_timeout: u64,
+    /// Memory of one step of a build; absent: no ceiling.
+    pub build_memory: Option<Size>,
+    /// What one step of a build may write, package caches aside; absent: no ceiling.
+    pub build_disk: Option<Size>,
+    /// Processes of one step of a build; absent: no ceiling.
+    pub build_pids: Option<u64>,
+    /// What package caches of builds may have together; absent: no ceiling.
+    pub build_cache: Option<Size>,
+    /// Variables of the steps of builds.
+    pub build_env: BTreeMap<String, String>,
     /// The registry where short names are looked for.
     pub registry: String,
+    /// Tried before that registry, in order.
+    pub registry_mirrors: Vec<String>,
+    /// Hosts beside registries and mirrors that pulls may be led to although they are not in the internet.
+    pub registry_hosts: Vec<String>,
+    /// Credentials for registries; the file need not exist.
+    pub registry_auth: PathBuf,
     /// Registries that are spoken to without TLS.
     pub insecure_registries: Vec<String>,
     /// This installation in the session ids that are derived from keys; absent: derived from its own key.

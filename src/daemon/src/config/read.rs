@@ -144,7 +144,7 @@ impl Raw {
     fn not_allowed(&self, name: &str, text: &str, allowed: &str) -> ConfigError {
         let shown: String = text.chars().take(80).collect();
         // A secret that is wrong is not repeated in a log.
-        let shown = if name == "token" { "its value".to_owned() } else { format!("{shown:?}") };
+        let shown = if name.ends_with("token") { "its value".to_owned() } else { format!("{shown:?}") };
         self.error(name, format!("{shown} is not allowed; allowed: {allowed}"))
     }
 }

@@ -148,7 +148,7 @@ mod tests {
             let answer = shell(script, b"x", Duration::from_millis(300)).await;
             assert!(matches!(answer, Answer::Died | Answer::TooLong | Answer::Done(_)), "{script}: {answer:?}");
         }
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(50));
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Describing a path, listing a directory, resolving a path's links.
 
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat};
 use rustix::io::Errno;
@@ -14,6 +15,8 @@ use super::resolve::{follow_beneath, open_beneath};
 
 /// Most entries in a directory that is listed in one answer; the sandbox lists a larger one.
 pub const MAX_ENTRIES: usize = 100_000;
+/// How long a listing may take: each of its links may lead over many others. The sandbox lists what takes longer, and pays for it.
+const LIST_TIME: Duration = Duration::from_secs(5);
 /// Read, for the owner.
 const OWNER_R: u32 = 0o400;
 
@@ -42,8 +45,13 @@ impl Workspace {
     ///
     /// # Errors
     /// As the contract has it for `files/list`; [`FileError::NotNative`] also for a link whose end is not
-    /// certain to be in the workspace, a name that is not UTF-8, and more than [`MAX_ENTRIES`] entries.
+    /// certain to be in the workspace, a name that is not UTF-8, more than [`MAX_ENTRIES`] entries, and what takes longer than
+    /// [`LIST_TIME`].
     pub fn list(&self, path: &str) -> Result<Vec<FileEntry>, FileError> {
+        self.list_until(path, Instant::now() + LIST_TIME)
+    }
+
+    fn list_until(&self, path: &str, until: Instant) -> Result<Vec<FileEntry>, FileError> {
         let place = self.place(path)?;
         let error = |errno| place.error(Op::Ls, errno);
         let fd = open_beneath(self.root(), place.relative(), OFlags::RDONLY | OFlags::DIRECTORY).map_err(error)?;
@@ -55,7 +63,7 @@ impl Workspace {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            if entries.len() == MAX_ENTRIES {
+            if entries.len() == MAX_ENTRIES || Instant::now() > until {
                 return Err(place.not_native(Why::TooMany));
             }
             let stat = match rustix::fs::statat(dir.fd().map_err(error)?, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -168,6 +176,15 @@ mod tests {
         assert!(entries.iter().all(|e| e.path == format!("/workspace/{}", e.name)));
         assert!(entries.iter().all(|e| e.is_dir == (e.name == "dir") && e.size.is_none() == e.is_dir));
         assert_eq!(fixture.workspace.list("/workspace/dir").unwrap()[0].path, "/workspace/dir/deeper");
+    }
+
+    #[test]
+    fn a_listing_that_takes_too_long_is_left_to_the_sandbox() {
+        let fixture = Fixture::new();
+        std::fs::write(fixture.host("f"), b"x").unwrap();
+        let list = |until| fixture.workspace.list_until("/workspace", until);
+        assert_eq!(list(Instant::now() + LIST_TIME).unwrap().len(), 1);
+        assert_eq!(why(list(Instant::now() - Duration::from_millis(1))), Why::TooMany);
     }
 
     #[test]

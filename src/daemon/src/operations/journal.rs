@@ -3,16 +3,18 @@
 //! Two files: what is being written, and `….moving`, which the mover is putting into SQLite. The
 //! first becomes the second by a rename, under the lock that orders the records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use uuid::Uuid;
 use wire::id::SessionId;
 
 use super::{JOURNAL_MAX, Operation, micros};
+use crate::metrics;
 use crate::store::OperationRow;
 
 /// Records after which the mover does not wait any longer.
@@ -38,6 +40,8 @@ pub enum Urgency {
 struct Numbers {
     opened: u64,
     last: u64,
+    /// When the last operation ended, Unix seconds.
+    at: f64,
 }
 
 /// What is being written, and the numbers.
@@ -57,6 +61,8 @@ pub struct Journal {
     sessions: BTreeMap<SessionId, Numbers>,
     line: Vec<u8>,
     lost: Lost,
+    /// Commands whose ends a predecessor of this process has written, as far as they were here and not in the database.
+    inherited: HashSet<Uuid>,
 }
 
 /// What could not be recorded.
@@ -85,6 +91,7 @@ impl Journal {
             sessions: BTreeMap::new(),
             line: Vec::new(),
             lost: Lost::default(),
+            inherited: HashSet::new(),
         };
         match File::open(&moving) {
             Ok(file) => {
@@ -111,7 +118,8 @@ impl Journal {
         while let Some(row) = lines.next()? {
             self.waiting += 1;
             self.last_id = self.last_id.max(row.id);
-            self.adopt(row.session, row.opened, row.seq);
+            self.inherited.extend(row.command);
+            self.adopt(row.session, row.opened, row.seq, row.at);
         }
         Ok(lines.whole)
     }
@@ -128,8 +136,9 @@ impl Journal {
         }
         self.lost.over();
         self.last_id = row.id;
-        self.sessions.insert(row.session, Numbers { opened: row.opened, last: row.seq });
+        self.sessions.insert(row.session, Numbers { opened: row.opened, last: row.seq, at: row.at });
         self.waiting += 1;
+        metrics::OPERATIONS_QUEUE.set(self.waiting);
         match self.waiting {
             1 => Urgency::Soon,
             ENOUGH => Urgency::Now,
@@ -154,6 +163,8 @@ impl Journal {
             ok: operation.ok,
             detail: operation.detail,
             duration_ms: (operation.duration.as_secs_f64() * 1e4).round() / 10.0,
+            request: subject.request.map(|request| request.to_string()),
+            command: subject.command,
         }
     }
 
@@ -183,10 +194,18 @@ impl Journal {
         self.sessions.get(session).filter(|numbers| numbers.opened == opened).map_or(0, |numbers| numbers.last)
     }
 
-    /// Go on after `last` in this opening of the session.
-    pub fn adopt(&mut self, session: SessionId, opened: u64, last: u64) {
-        let last = last.max(self.last_seq(&session, opened));
-        self.sessions.insert(session, Numbers { opened, last });
+    /// Whether a predecessor of this process has written the end of this command.
+    #[must_use]
+    pub fn has_inherited(&self, command: Uuid) -> bool {
+        self.inherited.contains(&command)
+    }
+
+    /// Go on after `last` in this opening of the session, an operation that ended `at`; when the last one ended that is known.
+    pub fn adopt(&mut self, session: SessionId, opened: u64, last: u64, at: f64) -> f64 {
+        let known = self.sessions.get(&session).filter(|numbers| numbers.opened == opened);
+        let (last, at) = known.map_or((last, at), |known| (last.max(known.last), at.max(known.at)));
+        self.sessions.insert(session, Numbers { opened, last, at });
+        at
     }
 
     /// Forget the numbers of sessions that are not to be kept.
@@ -223,6 +242,7 @@ impl Journal {
         }
         let mut full = std::mem::replace(&mut self.file, file);
         (self.length, self.waiting, self.handed) = (0, 0, true);
+        metrics::OPERATIONS_QUEUE.set(0);
         full.seek(SeekFrom::Start(0))?;
         Ok(Some(full))
     }
@@ -241,6 +261,7 @@ impl Journal {
 impl Lost {
     fn one(&mut self, error: &io::Error) {
         self.count += 1;
+        metrics::OPERATIONS_LOST.add(1);
         if self.said.is_none_or(|said| said.elapsed() >= COMPLAIN_EVERY) {
             self.said = Some(Instant::now());
             tracing::error!(

@@ -30,14 +30,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
+use uuid::Uuid;
 use wire::api::{Operation as Shown, OperationsPage, SessionEvent, SessionEvents};
 use wire::id::SessionId;
 
+use crate::clock::Jumps;
 use crate::fail;
 pub use crate::store::Filter;
 use crate::store::{OperationRow, Operations, Page, Reader, StoreError};
 use journal::Journal;
 use mover::Mover;
+pub use note::Noted;
 pub use observe::{Caller, Observed, Subject};
 pub use quote::command;
 
@@ -143,13 +146,18 @@ impl Log {
     /// # Errors
     /// [`StoreError::Open`].
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        Self::open_gathering(directory, mover::GATHER)
+    }
+
+    /// The same, where records wait for `gather` in the journal.
+    fn open_gathering(directory: &Path, gather: Duration) -> Result<Self, StoreError> {
         let database = directory.join("operations.db");
         let operations = Operations::open(&database)?;
         let path = directory.join("operations.journal");
         let journal = Journal::open(&path, operations.last_id()?);
         let journal = journal.map_err(|e| StoreError::Open { path: path.clone(), reason: e.to_string() })?;
         let journal = Arc::new(Mutex::new(journal));
-        let mover = Mover::start(operations, journal.clone());
+        let mover = Mover::start(operations, journal.clone(), gather);
         let mover = mover.map_err(|e| StoreError::Open { path, reason: format!("start its thread: {e}") })?;
         Ok(Self { journal, mover, database, searches: Semaphore::new(SEARCHES) })
     }
@@ -162,21 +170,38 @@ impl Log {
         fail::point("op.recorded");
     }
 
-    /// Take up the numbers of sessions that an earlier process opened, each with when that was (Unix seconds).
+    /// Take up the numbers of sessions that an earlier process opened, each with when that was (Unix seconds). When the last
+    /// operation of each ended, of those that have one: until then it was used.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn adopt(&self, sessions: Vec<(SessionId, f64)>) -> Result<(), StoreError> {
+    pub async fn adopt(&self, sessions: Vec<(SessionId, f64)>) -> Result<Vec<(SessionId, f64)>, StoreError> {
         self.mover
             .call("read the operations log", move |operations, journal| {
+                let mut used = Vec::new();
                 for (session, opened) in sessions {
                     let opened = micros(opened);
-                    let last = operations.last_seq(&session, opened)?;
-                    lock(journal).adopt(session, opened, last);
+                    let (last, at) = operations.last(&session, opened)?;
+                    let at = lock(journal).adopt(session.clone(), opened, last, at);
+                    used.extend(Some((session, at)).filter(|_| at > 0.0));
                 }
-                Ok(())
+                Ok(used)
             })
             .await
+    }
+
+    /// Whether the end of a command that outlived an earlier process was recorded by that. The session's opening is in Unix seconds.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn has_command(&self, session: SessionId, opened: f64, command: Uuid) -> Result<bool, StoreError> {
+        if self.journal().has_inherited(command) {
+            return Ok(true);
+        }
+        let look = move |operations: &mut Operations, _: &Mutex<Journal>| {
+            operations.has_command(&session, micros(opened), command)
+        };
+        self.mover.call("read the operations log", look).await
     }
 
     /// What was done in a session since it was opened (Unix seconds): the newest 200, with a number above `after`, in order.
@@ -252,11 +277,14 @@ impl Log {
 
 /// Sweep and prune, now and then, for as long as the future is polled. `days`: absent, rows are kept for ever.
 pub async fn keep_house(log: Arc<Log>, days: Option<u64>, open: impl Fn() -> BTreeSet<SessionId>) {
+    let mut jumps = Jumps::watch();
     let mut since_sweep = SWEEP_EVERY;
     loop {
-        if let Some(days) = days
-            && since_sweep >= SWEEP_EVERY
-        {
+        let jumped = jumps.ahead();
+        if jumped {
+            tracing::warn!("the wall clock jumped; the operations log is not swept now");
+        }
+        if let Some(days) = days.filter(|_| is_due(since_sweep, jumped)) {
             since_sweep = Duration::ZERO;
             match log.sweep(observe::now(), days).await {
                 Ok(0) => {}
@@ -268,6 +296,12 @@ pub async fn keep_house(log: Arc<Log>, days: Option<u64>, open: impl Fn() -> BTr
         tokio::time::sleep(PRUNE_EVERY).await;
         since_sweep += PRUNE_EVERY;
     }
+}
+
+/// Whether it is time to sweep: not while a wall clock that has jumped would make all of it old. Somebody has until the next
+/// look to see that in the log.
+fn is_due(since_sweep: Duration, jumped: bool) -> bool {
+    since_sweep >= SWEEP_EVERY && !jumped
 }
 
 /// Search on a thread of its own, which is interrupted when the caller goes away. `None`: it ended without a result.
@@ -310,6 +344,7 @@ fn shown(row: OperationRow) -> Shown {
         ok: row.ok,
         detail: row.detail,
         duration_ms: row.duration_ms,
+        request: row.request,
     }
 }
 

@@ -9,11 +9,12 @@ use tokio::sync::oneshot;
 
 use super::journal::{Journal, Lines, Urgency};
 use super::lock;
+use crate::metrics;
 use crate::store::{Operations, StoreError};
 
 /// How long records are gathered before they are moved, unless somebody asks for them. Each moving makes and removes
 /// a file, so it is not done more often than it must.
-const GATHER: Duration = Duration::from_secs(1);
+pub const GATHER: Duration = Duration::from_secs(1);
 /// How long after a failure the next attempt is.
 const RETRY: Duration = Duration::from_secs(2);
 /// How often a failure that goes on is said.
@@ -42,18 +43,21 @@ pub struct Mover {
 struct Thread {
     operations: Operations,
     journal: Arc<Mutex<Journal>>,
+    gather: Duration,
     said: Option<Instant>,
 }
 
 impl Mover {
-    /// Start it.
+    /// Start it; what is recorded waits for `gather` unless somebody asks for it.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn start(operations: Operations, journal: Arc<Mutex<Journal>>) -> std::io::Result<Self> {
+    pub fn start(operations: Operations, journal: Arc<Mutex<Journal>>, gather: Duration) -> std::io::Result<Self> {
         let (inbox, messages) = sync_channel(QUEUE);
-        let thread = Thread { operations, journal, said: None };
-        std::thread::Builder::new().name("operations".into()).spawn(move || thread.run(&messages))?;
+        let thread = Thread { operations, journal, gather, said: None };
+        // What an earlier process left is moved at once. Looked at here: once the thread runs, there may be new records.
+        let left = thread.is_waiting();
+        std::thread::Builder::new().name("operations".into()).spawn(move || thread.run(&messages, left))?;
         Ok(Self { inbox })
     }
 
@@ -114,8 +118,8 @@ impl Mover {
 }
 
 impl Thread {
-    fn run(mut self, messages: &Receiver<Message>) {
-        let mut due = self.is_waiting().then(Instant::now);
+    fn run(mut self, messages: &Receiver<Message>, left: bool) {
+        let mut due = left.then(Instant::now);
         loop {
             let message = match due {
                 Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -123,7 +127,7 @@ impl Thread {
             };
             let now = match message {
                 Ok(Message::Soon) => false,
-                Ok(Message::Now) => due.is_none_or(|due| due <= Instant::now() + GATHER),
+                Ok(Message::Now) => due.is_none_or(|due| due <= Instant::now() + self.gather),
                 Ok(Message::Job(job)) => {
                     job(&mut self);
                     due.is_some_and(|due| due <= Instant::now())
@@ -140,7 +144,7 @@ impl Thread {
                 true => None,
                 false => due,
             };
-            due = due.or_else(|| self.is_waiting().then(|| Instant::now() + GATHER));
+            due = due.or_else(|| self.is_waiting().then(|| Instant::now() + self.gather));
         }
     }
 
@@ -172,8 +176,10 @@ impl Thread {
         for _ in 0..2 {
             let file = lock(&self.journal).hand_over().map_err(unreadable)?;
             let Some(file) = file else { return Ok(()) };
+            let begun = Instant::now();
             self.take(Lines::new(file))?;
             lock(&self.journal).moved().map_err(unreadable)?;
+            metrics::OPERATIONS_MOVE.observe(begun.elapsed());
         }
         Ok(())
     }

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use wire::id::{SessionId, Tenant};
+use uuid::Uuid;
+use wire::id::{RequestId, SessionId, Tenant};
 
 use super::quote::cut;
 use super::{Log, Op, Operation};
@@ -29,6 +30,10 @@ pub struct Subject {
     pub tenant: Option<Tenant>,
     /// For whom.
     pub caller: Caller,
+    /// The request that it is done for, if it is one.
+    pub request: Option<RequestId>,
+    /// Of a command: what tells it from every other, so that its end is recorded once.
+    pub command: Option<Uuid>,
     /// What is done.
     pub op: Op,
     /// To what: the quoted command, or the path. Cut when it is recorded.
@@ -58,10 +63,10 @@ impl Observed {
         self.record(ok, detail.into());
     }
 
-    /// What a command's init is to keep of it; see [`super::note`].
+    /// What a command's init is to keep of it, which may take so long if its client has said; see [`super::note`].
     #[must_use]
-    pub fn note(&self) -> Vec<u8> {
-        self.subject.as_ref().map(super::note::write).unwrap_or_default()
+    pub fn note(&self, within: Option<Duration>) -> Vec<u8> {
+        self.subject.as_ref().map(|subject| super::note::write(subject, within)).unwrap_or_default()
     }
 
     fn record(&mut self, ok: bool, detail: Cow<'static, str>) {

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use wire::id::{LayerId, SessionId};
 use wire::launch::{
-    Answer, Compression, DiskEnforcement, DiskUsage, MAX_MESSAGE, OciRuntime, Permit, Phase, Plan, Refusals, Request,
-    Sandbox,
+    Answer, Cache, Compression, DiskEnforcement, DiskUsage, MAX_MESSAGE, OciRuntime, Permit, Phase, Plan, Refusals,
+    Request, Sandbox,
 };
 
 use super::seqpacket::Seqpacket;
+use crate::metrics::{self, Ask};
 
 /// Longer than any deadline of the launcher's own, which answers by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,6 +98,21 @@ pub struct HostNetwork {
     pub resolver_port: u16,
     /// What may get in the way.
     pub warnings: Vec<String>,
+}
+
+/// Who the launcher is, and what it has to work with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    /// Version of the program that runs.
+    pub version: String,
+    /// First host id of sandboxes.
+    pub id_base: u32,
+    /// Blocks of ids from there on.
+    pub slots: u32,
+    /// Below which sandboxes are.
+    pub cgroup: PathBuf,
+    /// Controllers that they have there.
+    pub controllers: Vec<String>,
 }
 
 /// The launcher's address. Cheap to clone.
@@ -201,6 +217,19 @@ impl Launcher {
         }
     }
 
+    /// How large the package caches of builds are; with `most`, those that are too large together are emptied first,
+    /// or with `dry_run` only marked.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn caches(&self, most: Option<u64>, dry_run: bool) -> Result<Vec<Cache>, LaunchError> {
+        let operation = "look at the package caches of builds".to_owned();
+        match self.ask(&operation, &Request::Caches { most, dry_run }, &[], PATIENCE).await? {
+            Answer::Caches { caches } => Ok(caches),
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
     /// Unpack the layer in `blob`, which begins at its offset.
     ///
     /// # Errors
@@ -215,6 +244,18 @@ impl Launcher {
         let request = Request::Unpack { layer: layer.clone(), compression };
         match self.ask(&operation, &request, &[blob], LONG_PATIENCE).await? {
             Answer::Unpacked { bytes, .. } => Ok(bytes),
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
+    /// Write a layer of the store as a tar to `output`, a regular file.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn pack(&self, layer: &LayerId, output: BorrowedFd<'_>) -> Result<(), LaunchError> {
+        let operation = format!("pack layer {layer}");
+        match self.ask(&operation, &Request::Pack { layer: layer.clone() }, &[output], LONG_PATIENCE).await? {
+            Answer::Done => Ok(()),
             other => Err(unexpected(operation, &other)),
         }
     }
@@ -271,6 +312,21 @@ impl Launcher {
         }
     }
 
+    /// Who it is, at most so long; one that is not there is not waited for.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn about(socket: &Path, within: Duration) -> Result<About, LaunchError> {
+        let operation = "ask who it is".to_owned();
+        let launcher = Self { restart: Duration::ZERO, ..Self::new(socket) };
+        match launcher.ask(&operation, &Request::About {}, &[], within).await? {
+            Answer::About { version, id_base, slots, cgroup, controllers } => {
+                Ok(About { version, id_base, slots, cgroup: cgroup.into(), controllers })
+            }
+            other => Err(unexpected(operation, &other)),
+        }
+    }
+
     /// Run the recipe `recipe` and write its tar to `output`.
     ///
     /// # Errors
@@ -303,10 +359,18 @@ impl Launcher {
             socket: self.socket.to_path_buf(),
             source,
         };
-        match tokio::time::timeout(within, self.insist(request, fds)).await {
+        let _waiting = metrics::LAUNCHER_QUEUE.one();
+        let begun = Instant::now();
+        let answer = match tokio::time::timeout(within, self.insist(request, fds)).await {
             Ok(answer) => answer.map_err(unreachable),
             Err(_) => Err(LaunchError::Silent { operation: operation.to_owned(), within }),
+        };
+        let kind = counted_as(request);
+        metrics::LAUNCHER.observe(kind, begun.elapsed());
+        if !matches!(&answer, Ok(answer) if !is_failure(answer)) {
+            metrics::LAUNCHER_FAILURES.one(kind);
         }
+        answer
     }
 
     /// Ask again while the launcher is being started again; what it may have begun already, only if it can be done twice.
@@ -373,18 +437,41 @@ fn can_be_repeated(request: &Request) -> bool {
         | Request::Freeze { .. }
         | Request::Thaw { .. }
         | Request::List {}
+        | Request::About {}
         | Request::Runtime { .. }
         | Request::Commit { .. }
         | Request::Forget { .. }
         | Request::RemoveLayer { .. }
         | Request::RemoveWorkspace { .. }
         | Request::Usage { .. }
+        | Request::Caches { .. }
         | Request::Network {}
         | Request::Permit { .. }
         | Request::Refusals {} => true,
         // They come with a descriptor that may have been used.
-        Request::Start { .. } | Request::Unpack { .. } | Request::Bootstrap { .. } => false,
+        Request::Start { .. } | Request::Unpack { .. } | Request::Pack { .. } | Request::Bootstrap { .. } => false,
     }
+}
+
+/// What a request is in the figures.
+fn counted_as(request: &Request) -> Ask {
+    match request {
+        Request::Start { .. } => Ask::Start,
+        Request::Stop { .. } => Ask::Stop,
+        Request::Freeze { .. } => Ask::Freeze,
+        Request::Thaw { .. } => Ask::Thaw,
+        Request::List {} | Request::Runtime { .. } | Request::About {} => Ask::List,
+        Request::Usage { .. } | Request::Caches { .. } => Ask::Usage,
+        Request::Unpack { .. } | Request::Pack { .. } | Request::Commit { .. } | Request::Bootstrap { .. } => {
+            Ask::Image
+        }
+        Request::Forget { .. } | Request::RemoveLayer { .. } | Request::RemoveWorkspace { .. } => Ask::Remove,
+        Request::Network {} | Request::Permit { .. } | Request::Refusals {} => Ask::Network,
+    }
+}
+
+fn is_failure(answer: &Answer) -> bool {
+    matches!(answer, Answer::Refused { .. } | Answer::Failed { .. })
 }
 
 fn unexpected(operation: String, answer: &Answer) -> LaunchError {
@@ -400,8 +487,10 @@ fn unexpected(operation: String, answer: &Answer) -> LaunchError {
         | Answer::Sandboxes { .. }
         | Answer::Network { .. }
         | Answer::Refusals { .. }
+        | Answer::About { .. }
         | Answer::Unpacked { .. }
-        | Answer::Usage { .. } => LaunchError::Failed {
+        | Answer::Usage { .. }
+        | Answer::Caches { .. } => LaunchError::Failed {
             operation,
             step: "understand its answer".into(),
             errno: None,
@@ -425,7 +514,7 @@ mod tests {
             assert!(matches!(launcher.list().await, Err(LaunchError::Unreachable { .. })));
         }
         let waited = begun.elapsed();
-        assert!(restart <= waited && waited < 4 * restart, "{waited:?}");
+        assert!(restart <= waited && waited < 15 * restart, "{waited:?}");
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 }

@@ -11,6 +11,7 @@ pub mod slots;
 mod sys;
 
 pub use init::{Init, InitError, Outcome};
-pub use launcher::{LaunchError, Launcher};
+pub use launcher::{About, LaunchError, Launcher};
 pub use seqpacket::listener;
 pub use slots::{Slot, Slots};
+pub use sys::watch;

@@ -20,10 +20,10 @@ use wire::api::{REQUEST_ID_HEADER, TOKEN_HEADER};
 use wire::id::SessionId;
 use wire::launch::{Answer, MAX_MESSAGE, Request as Order};
 
-use super::host::Host;
 use super::{read_runtimes, wire};
 use crate::api::{self, App};
 use crate::config::{Raw, load};
+use crate::doctor::Host;
 use crate::session::{Session, now};
 use crate::store::{SessionRow, SessionState};
 

@@ -20,6 +20,9 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 use wire::api::{PEER_HEADER, TOKEN_HEADER};
 
+use crate::metrics;
+
+use super::origin;
 use super::waiting::{Answered, Asked, Seat, Waiting};
 
 /// Connections at once, on each listener.
@@ -103,7 +106,9 @@ impl Places {
                     "all connections are taken; those that say nothing make room"
                 );
             }
-            self.waiting.dismiss();
+            if self.waiting.dismiss() {
+                metrics::CONNECTIONS.one(metrics::Connection::Dismissed);
+            }
             tokio::select! {
                 permit = self.room.clone().acquire_owned() => return permit.ok(),
                 () = tokio::time::sleep(REST) => {}
@@ -126,6 +131,7 @@ pub async fn listen(listener: Listener, router: Router, peers: Peers, mut stoppe
         match accepted {
             Ok(stream) => {
                 let Some(permit) = places.take(&mut stopped).await else { break };
+                metrics::CONNECTIONS.one(metrics::Connection::Accepted);
                 let place = (places.waiting.seat(), permit);
                 match stream {
                     Stream::Tcp(stream) => {
@@ -138,6 +144,7 @@ pub async fn listen(listener: Listener, router: Router, peers: Peers, mut stoppe
                 };
             }
             Err(error) => {
+                metrics::CONNECTIONS.one(metrics::Connection::Failed);
                 tracing::warn!(%error, "connection not accepted");
                 tokio::time::sleep(REST).await;
             }
@@ -166,14 +173,16 @@ async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     mut stopped: watch::Receiver<bool>,
     (seat, _permit): (Arc<Seat>, OwnedSemaphorePermit),
 ) {
+    let _open = metrics::OPEN_CONNECTIONS.one();
     let at = seat.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (router, seat, known) = (router.clone(), at.clone(), known.clone());
         async move {
             seat.work();
             let mut request = request.map(|body| Body::new(Asked::new(body, seat.clone())));
-            // Who shows a token is who the token says.
-            let known = known.filter(|_| !request.headers().contains_key(TOKEN_HEADER));
+            // Who shows a token is who the token says, and a page of another site is not whoever looks at it.
+            let known =
+                known.filter(|_| !request.headers().contains_key(TOKEN_HEADER) && origin::is_own(request.headers()));
             if let Some(known) = &known {
                 request.headers_mut().insert(HeaderName::from_static(TOKEN_HEADER), known.token.clone());
             }

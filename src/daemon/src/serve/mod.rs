@@ -1,13 +1,16 @@
 //! The service as a whole: reads the configuration, wires the rooms, recovers, listens, ends.
 
+mod examine;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-pub mod host;
 mod listen;
 pub mod log;
 mod machine;
 mod oci;
+mod origin;
 mod overrides;
+pub mod prepare;
+mod prewarm;
 mod reload;
 mod settings;
 mod sockets;
@@ -18,34 +21,35 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::api::{self, App};
+use crate::api::{self, App, ImageStatus};
 use crate::archive::Archive;
-use crate::catalog::{self, CatalogError, Catalogue, Runtime};
+use crate::catalog::{self, CatalogError, Catalogue, Runtime, Size};
 use crate::config::{ConfigError, LimitsMode, Settings, UnixAuth};
+use crate::doctor::Host;
 use crate::fail;
-use crate::image::{self, Account, Images};
-use crate::operations::{self, Caller, Log, Op, Operation, Subject};
+use crate::image::{self, Account, Images, Tenure};
+use crate::metrics;
+use crate::operations::{self, Caller, Log, Noted, Op, Operation, Subject};
+use crate::request;
 use crate::runtime::{Launcher, Slots};
 use crate::session::expiry::Sweeper;
-use crate::session::{Deps, Found, Key, Networks, OnStopped, Quotas, Registry, SessionError, Watch, now};
+use crate::session::{Deps, Key, Networks, OnFound, OnStopped, Quotas, Registry, SessionError, Tallies, Watch, now};
 use crate::store::{Store, StoreError};
-use host::Host;
+pub use examine::alone as doctor;
 use listen::{Peers, listen};
-use machine::LaunchMachine;
+use machine::{Bounds, Dirs, LaunchMachine};
 use sockets::Sockets;
 
 /// How long answers that are under way may take when the service ends.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// Credentials for registries.
-const AUTH_FILE: &str = "/etc/sandboxd/auth.json";
 
 /// The service does not start. One line each, with the sources.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +110,7 @@ pub enum ServeError {
 /// # Errors
 /// [`ServeError`], before anything is served.
 pub fn run(file: Option<&Path>) -> Result<(), ServeError> {
+    metrics::process::begin();
     // What we write is for the sandbox to read as well; see `files`.
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if fail::arm()? {
@@ -136,16 +141,15 @@ async fn serve(settings: Settings, file: Option<&Path>) -> Result<(), ServeError
             }
         }
     }
-    if settings.ui_enabled {
-        tracing::warn!("SANDBOXD_UI_ENABLED is set, but this version has no dashboard yet");
-    }
     let runtimes = read_runtimes(&settings)?;
     let _lock = lock(&settings.state_dir)?;
     let app = wire(settings, runtimes, host, unenforced)?;
     oci::check(&app.registry).await?;
     // Before that: commands that went on without us are recorded as soon as they are found.
     let rows = app.registry.deps.store.sessions().await?;
-    app.operations.adopt(rows.into_iter().map(|row| (row.id, row.created_at)).collect()).await?;
+    let used = app.operations.adopt(rows.into_iter().map(|row| (row.id, row.created_at)).collect()).await?;
+    // Rows say it as of the last sweep: nobody is closed for what was done since.
+    app.registry.deps.store.touch_sessions(used).await?;
     let found = app.registry.recover().await.map_err(ServeError::Recover)?;
     if found != session_nothing() {
         tracing::info!(adopted = found.adopted, asleep = found.asleep, removed = found.removed, "recovered");
@@ -163,7 +167,7 @@ async fn serve(settings: Settings, file: Option<&Path>) -> Result<(), ServeError
         listening.spawn(listen(listener, router.clone(), peers.clone(), stopped.clone()));
     }
     drop((router, stopped));
-    prewarm(&app);
+    let prewarm = tokio::spawn(prewarm::keep(app.clone()));
     prepare_network(&app);
     let sweeper = tokio::spawn(Sweeper::new(app.registry.clone()).run());
     let watch = tokio::spawn(Watch::new(app.registry.clone()).run());
@@ -176,6 +180,7 @@ async fn serve(settings: Settings, file: Option<&Path>) -> Result<(), ServeError
     announce(address, path.as_deref());
     wait_for_end().await;
     sweeper.abort();
+    prewarm.abort();
     watch.abort();
     networks.abort();
     log.abort();
@@ -227,17 +232,23 @@ fn wire(
     let operations = Arc::new(Log::open(&settings.state_dir)?);
     let host_id = settings.host_id.clone().unwrap_or_else(|| key.host_id());
     let store = Store::open(&settings.state_dir.join("state.db"))?;
-    let machine = LaunchMachine::new(launcher.clone(), slots.clone(), clone_fd(&sockets)?, settings.work_dir.clone());
-    let images = images(&settings, Arc::new(machine))?;
+    let machine = machine(&settings, launcher.clone(), slots.clone(), clone_fd(&sockets)?)?;
+    let tenure = if settings.images_shared { Tenure::Shared } else { Tenure::Sole };
+    let images = images(&settings, Arc::new(machine), tenure)?;
     let default_runtime = default_runtime(&settings, &runtimes)?;
     let listed = (images.clone(), runtimes.clone());
+    let (looked_at, logs) = (images.clone(), images.clone());
     let doctor_settings = settings.clone();
     let archive = Archive::new(clone_fd(&workspaces)?, &settings.work_dir, &settings.hidden_prefixes);
     let deps = Deps {
         found: record_found(operations.clone()),
+        noted: operations::note::within,
         stopped: record_stopped(operations.clone()),
         networks: Networks::new(launcher.clone(), &settings),
         quotas: Quotas::new(&settings, launcher.clone(), clone_fd(&workspaces)?),
+        tallies: Tallies::default(),
+        begun_running: Notify::new(),
+        unended: Mutex::default(),
         commands: Semaphore::new(settings.max_running_commands),
         settings,
         store,
@@ -254,42 +265,87 @@ fn wire(
         operations,
         host_id,
         unenforced_limits,
-        doctor: Box::new(move |enforcement| host.report(&doctor_settings, enforcement)),
+        doctor: examine::doctor(host, doctor_settings),
         images: Box::new(move || listed.0.overview(&listed.1)),
+        image_status: Box::new(move |runtime| image_status(&looked_at, runtime)),
+        build_log: Box::new(move |runtime| Ok(logs.log(runtime)?)),
     }))
 }
 
-fn images(settings: &Settings, machine: Arc<LaunchMachine>) -> Result<Images, ServeError> {
+fn image_status(images: &Images, runtime: &Runtime) -> ImageStatus {
+    let image::Status { state, tag, progress, pull, error } = images.status(runtime);
+    ImageStatus { state, tag, progress, pull, error }
+}
+
+fn machine(
+    settings: &Settings,
+    launcher: Launcher,
+    slots: Slots,
+    sockets: OwnedFd,
+) -> Result<LaunchMachine, ServeError> {
+    let bounds = Bounds {
+        memory: settings.build_memory.as_ref().map(Size::bytes),
+        disk: settings.build_disk.as_ref().map(Size::bytes),
+        pids: settings.build_pids,
+        reserve: settings.disk_reserve.as_ref().map(Size::bytes),
+    };
+    let dirs = Dirs { sockets, disk: directory(&settings.state_dir, 0o755)? };
+    Ok(LaunchMachine::new(launcher, slots, dirs, settings.work_dir.clone(), bounds))
+}
+
+fn images(settings: &Settings, machine: Arc<LaunchMachine>, tenure: Tenure) -> Result<Images, ServeError> {
     let dir = directory(&settings.images_dir, 0o755)?;
-    let auth_file = Some(PathBuf::from(AUTH_FILE)).filter(|path| path.exists());
     let account = Account { uid: settings.sandbox_uid, gid: settings.sandbox_uid, ..Account::default() };
     let options = image::Settings {
         recipes: recipes(&settings.recipes_dir),
         registry: settings.registry.clone(),
+        mirrors: settings.registry_mirrors.clone(),
+        registry_hosts: settings.registry_hosts.clone(),
         insecure_registries: settings.insecure_registries.clone(),
-        auth_file,
+        auth_file: Some(settings.registry_auth.clone()),
         account,
-        extra_ca_certs: settings.extra_ca_certs.is_some(),
+        extra_ca_certs: settings.extra_ca_certs.clone(),
+        build_env: settings.build_env.clone(),
+        build_cache: settings.build_cache.as_ref().map(Size::bytes),
+        build_timeout: Duration::from_secs(settings.build_timeout),
+        reserve: settings.disk_reserve.as_ref().map_or(0, Size::bytes),
+        tenure,
+        service: settings.state_dir.display().to_string(),
         ..image::Settings::default()
     };
     Images::open(dir, machine, options).map_err(ServeError::Images)
 }
 
-/// Record the ends of commands whose requests died with a predecessor of this process.
-fn record_found(log: Arc<Log>) -> Box<dyn Fn(Found) + Send + Sync> {
+/// Record the ends of commands whose requests died with a predecessor of this process, unless that has recorded them: it may
+/// have died before it could say so to the init.
+fn record_found(log: Arc<Log>) -> OnFound {
     Box::new(move |found| {
-        let (caller, target) = operations::note::read(&found.note);
-        let (session, opened, tenant) =
-            (found.session.id.clone(), found.session.created_at, found.session.tenant.clone());
-        let subject = Subject { session, opened, tenant, caller, op: Op::Run, target };
-        let (ok, detail) = match found.status {
-            Some(status) => {
-                let limit = found.limit.map_or_else(String::new, |limit| format!(": {limit}"));
-                (status.exit_code() == 0, format!("exit {}{limit}", status.exit_code()))
+        let log = log.clone();
+        Box::pin(async move {
+            let Noted { caller, target, request, command } = operations::note::read(&found.note);
+            let (session, opened) = (found.session.id.clone(), found.session.created_at);
+            if let Some(command) = command {
+                match log.has_command(session.clone(), opened, command).await {
+                    Ok(true) => return,
+                    Ok(false) => {}
+                    // Twice rather than never.
+                    Err(error) => {
+                        tracing::warn!(%session, error = &error as &dyn std::error::Error, "recorded, perhaps again")
+                    }
+                }
             }
-            None => (false, "sandbox gone".to_owned()),
-        };
-        log.record(Operation { at: now(), subject, ok, detail, duration: found.duration });
+            let tenant = found.session.tenant.clone();
+            let subject = Subject { session, opened, tenant, caller, request, command, op: Op::Run, target };
+            let (ok, detail) = match found.status {
+                Some(status) => {
+                    let limit = found.limit.map_or_else(String::new, |limit| format!(": {limit}"));
+                    (status.exit_code() == 0, format!("exit {}{limit}", status.exit_code()))
+                }
+                None if found.timed_out => (false, "timed out".to_owned()),
+                None => (false, "sandbox gone".to_owned()),
+            };
+            log.record(Operation { at: now(), subject, ok, detail, duration: found.duration });
+        })
     })
 }
 
@@ -298,7 +354,8 @@ fn record_stopped(log: Arc<Log>) -> OnStopped {
     Box::new(move |session, error| {
         let (id, opened, tenant) = (session.id.clone(), session.created_at, session.tenant.clone());
         let target = error.to_string();
-        let subject = Subject { session: id, opened, tenant, caller: Caller::default(), op: Op::Stop, target };
+        let (caller, request) = (Caller::default(), request::current().map(|request| request.id.clone()));
+        let subject = Subject { session: id, opened, tenant, caller, request, command: None, op: Op::Stop, target };
         log.record(Operation {
             at: now(),
             subject,
@@ -318,7 +375,7 @@ fn recipes(dir: &Path) -> Vec<String> {
 }
 
 fn read_runtimes(settings: &Settings) -> Result<Vec<Arc<Runtime>>, ServeError> {
-    let catalogue = Catalogue::read(&catalog_files(&settings.catalog))?;
+    let catalogue = Catalogue::read(&catalog::files(&settings.catalog)?)?;
     let runtimes = match &settings.runtimes {
         Some(text) => catalog::parse_runtimes(text, &catalogue)?,
         None => catalogue.runtimes().to_vec(),
@@ -329,25 +386,6 @@ fn read_runtimes(settings: &Settings) -> Result<Vec<Arc<Runtime>>, ServeError> {
         return Err(ConfigError { place: "SANDBOXD_RUNTIMES".into(), problem }.into());
     }
     Ok(runtimes.into_iter().map(Arc::new).collect())
-}
-
-/// The files that are named, and the `*.json` of the directories, sorted.
-fn catalog_files(paths: &[PathBuf]) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for path in paths {
-        if !path.is_dir() {
-            // The default directory (`catalog.d`) need not be there; a file that is named must, and its reading says so.
-            let is_file = path.extension().is_some_and(|extension| extension == "json") || path.exists();
-            files.extend(is_file.then(|| path.clone()));
-            continue;
-        }
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-        found.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
-        found.sort();
-        files.append(&mut found);
-    }
-    files
 }
 
 fn default_runtime(settings: &Settings, runtimes: &[Arc<Runtime>]) -> Result<String, ServeError> {
@@ -385,30 +423,6 @@ fn directory(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
 
 fn clone_fd(fd: &OwnedFd) -> Result<OwnedFd, ServeError> {
     fd.try_clone().map_err(|source| io_error("duplicate", Path::new("a descriptor"), source))
-}
-
-/// Make every runtime ready in the background, one after another, each tried twice.
-fn prewarm(app: &Arc<App>) {
-    let app = app.clone();
-    if !app.registry.deps.settings.prewarm {
-        return;
-    }
-    tokio::spawn(async move {
-        for runtime in app.registry.runtimes() {
-            let images = &app.registry.deps.images;
-            let ready = match images.ensure(runtime).await {
-                Ok(image) => Ok(image),
-                Err(_) => images.ensure(runtime).await,
-            };
-            match ready {
-                Ok(image) => tracing::info!(runtime = runtime.alias, image = image.tag, "ready"),
-                Err(error) => {
-                    let error = error.as_ref() as &dyn std::error::Error;
-                    tracing::error!(runtime = runtime.alias, error, "not ready; the next session on it tries again");
-                }
-            }
-        }
-    });
 }
 
 /// Tell the log and whoever started us (systemd, `sandboxd dev`) that requests are served, and where.

@@ -1,16 +1,18 @@
 //! Making a sandbox for a session, and undoing it: each step has its opposite.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use wire::id::SessionId;
 use wire::launch::{Egress, Kind, Limits, Network, Plan};
 
+use super::census::Tallies;
 use super::error::SessionError;
 use super::handle::{Live, Session};
 use super::limits::Ceilings;
@@ -23,8 +25,10 @@ use crate::config::Settings;
 use crate::fail;
 use crate::files::Workspace;
 use crate::image::{Images, ReadyImage, SharedError};
-use crate::runtime::{Init, LaunchError, Launcher, Slots, listener};
-use crate::store::{Store, StoreError};
+use crate::metrics::{self, Phase};
+use crate::request;
+use crate::runtime::{Init, LaunchError, Launcher, Slot, Slots, listener};
+use crate::store::Store;
 
 /// Name of an init's control socket in its directory.
 pub const SOCKET: &str = "init.sock";
@@ -42,6 +46,8 @@ pub struct Deps {
     pub launcher: Launcher,
     /// Ranges of ids.
     pub slots: Slots,
+    /// Those of sandboxes that could not be ended: nobody else is given one before they are.
+    pub unended: Mutex<BTreeMap<SessionId, Arc<Slot>>>,
     /// Networks.
     pub networks: Networks,
     /// Where images come from.
@@ -49,11 +55,17 @@ pub struct Deps {
     /// Of the tokens.
     pub key: Key,
     /// Told the ends of commands whose requests died with a predecessor of this process.
-    pub found: Box<dyn Fn(super::Found) + Send + Sync>,
+    pub found: super::OnFound,
+    /// How long the command of a note was to take at most, if its client has said.
+    pub noted: fn(&[u8]) -> Option<Duration>,
     /// Told that a session was stopped, and why.
     pub stopped: OnStopped,
     /// What sessions may use of the disk.
     pub quotas: Quotas,
+    /// What tenants have used.
+    pub tallies: Tallies,
+    /// Told that a sandbox runs, for who has nothing to do while none does.
+    pub begun_running: Notify,
     /// Commands that may still be started.
     pub commands: Semaphore,
     /// `RUNTIME_DIR/sessions`.
@@ -117,11 +129,11 @@ impl Deps {
     /// Start a sandbox for the session and wait until its init is ready.
     ///
     /// # Errors
-    /// [`SessionError`]; then nothing of the sandbox is left, but perhaps its write layer.
+    /// [`SessionError`]; then the caller sees to it that nothing of the sandbox is left, but perhaps its write layer.
     pub async fn launch(&self, session: &Session, policy: &Policy) -> Result<Live, SessionError> {
         let image = self.image(&session.runtime).await.map_err(SessionError::Image)?;
         self.fit_layer(&session.id, &image.tag).await?;
-        let slot = self.slots.take().ok_or(SessionError::NoSlot)?;
+        let slot = Arc::new(self.slots.take().ok_or(SessionError::NoSlot)?);
         let (egress, lease) = self.networks.admit(&session.id, slot.number(), &session.runtime).await?.unzip();
         let plan = self.plan(session, &image, slot.number(), policy, egress);
         let io = |source| SessionError::Io { operation: "make the control socket", id: session.id.clone(), source };
@@ -133,11 +145,15 @@ impl Deps {
         let started = match started {
             Ok(started) => started,
             Err(error) => {
-                // The launcher may have died over it, and not have undone it.
-                self.clear(&session.id).await;
+                // The launcher may have died over it, and not have undone it. It has to go before its range of ids is another's;
+                // if it does not, that is logged when the caller tries.
+                let _ = self.end(&session.id, &slot).await;
                 return Err(SessionError::Launch(error));
             }
         };
+        for part in &started.phases {
+            metrics::PHASES.observe(phase(&part.name), Duration::from_micros(part.us));
+        }
         tracing::debug!(session = %session.id, phases = ?started.phases, "launched");
         // Only the init's copy may keep the socket alive, so that its end is noticed.
         drop(control);
@@ -147,7 +163,7 @@ impl Deps {
                 Ok(Live::new(init, slot, image, started.cgroup, lease))
             }
             Err(error) => {
-                self.clear(&session.id).await;
+                let _ = self.end(&session.id, &slot).await;
                 Err(SessionError::Init(error))
             }
         }
@@ -166,7 +182,7 @@ impl Deps {
         match self.store.layer_tag(id.clone()).await? {
             Some(kept) if kept != tag => {
                 tracing::warn!(session = %id, "its runtime's image is another one now; what it had installed is dropped");
-                Ok(self.drop_layer(id).await?)
+                self.drop_layer(id).await
             }
             Some(_) | None => Ok(()),
         }
@@ -175,10 +191,10 @@ impl Deps {
     /// Delete the write layer of a stopped session, open or closed.
     ///
     /// # Errors
-    /// [`StoreError`] if that is not recorded.
-    pub(super) async fn drop_layer(&self, id: &SessionId) -> Result<(), StoreError> {
-        self.delete(id, false, false).await;
-        self.store.layer_dropped(id.clone()).await
+    /// [`SessionError::Launch`] if it is there still, [`SessionError::Store`] if its end is not recorded.
+    pub(super) async fn drop_layer(&self, id: &SessionId) -> Result<(), SessionError> {
+        self.try_delete(id, false, false).await.map_err(SessionError::Launch)?;
+        Ok(self.store.layer_dropped(id.clone()).await?)
     }
 
     /// End what is left of a session's sandbox. Its write layer stays.
@@ -194,21 +210,32 @@ impl Deps {
     /// [`LaunchError`]; the directory of its control socket says that it is to be ended.
     pub(super) async fn try_clear(&self, id: &SessionId) -> Result<(), LaunchError> {
         self.launcher.stop(id).await?;
+        self.unended().remove(id);
         self.remove_socket(id);
         Ok(())
     }
 
-    /// Delete what a stopped session keeps: its write layer unless `keep_layer`, its workspace if `purge`.
-    pub async fn delete(&self, id: &SessionId, keep_layer: bool, purge: bool) {
-        if let Err(error) = self.try_delete(id, keep_layer, purge).await {
-            tracing::error!(session = %id, error = &error as &dyn std::error::Error, "what it kept is not deleted");
-        }
-    }
-
-    /// The same, for those who have to know.
+    /// The same for one in this range of ids, which is another's only when it has ended.
     ///
     /// # Errors
-    /// [`LaunchError`].
+    /// [`LaunchError`]; somebody tries again.
+    pub(super) async fn end(&self, id: &SessionId, slot: &Arc<Slot>) -> Result<(), LaunchError> {
+        let cleared = self.try_clear(id).await;
+        if cleared.is_err() {
+            self.unended().insert(id.clone(), slot.clone());
+        }
+        cleared
+    }
+
+    /// Sandboxes that could not be ended.
+    pub(super) fn unended(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<Slot>>> {
+        self.unended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Delete what a stopped session keeps: its write layer unless `keep_layer`, its workspace if `purge`.
+    ///
+    /// # Errors
+    /// [`LaunchError`]; some of it is there still, so whatever says so has to stay.
     pub(super) async fn try_delete(&self, id: &SessionId, keep_layer: bool, purge: bool) -> Result<(), LaunchError> {
         if !keep_layer {
             self.launcher.forget(id).await?;
@@ -225,6 +252,7 @@ impl Deps {
     pub(super) async fn remove_leftover(&self, id: &SessionId) -> Result<(), SessionError> {
         tracing::warn!(sandbox = %id, "a sandbox that no session has; ending it");
         self.launcher.stop(id).await.map_err(SessionError::Launch)?;
+        self.unended().remove(id);
         if self.store.layer_tag(id.clone()).await?.is_none() {
             self.launcher.forget(id).await.map_err(SessionError::Launch)?;
         }
@@ -279,7 +307,25 @@ impl Deps {
             network: if egress.is_some() { Network::Bridge } else { Network::None },
             egress: egress.unwrap_or_default(),
             oci_runtime: session.runtime.oci_runtime.or(settings.oci_runtime).unwrap_or_default(),
+            request: request::current().map(|request| request.id.clone()),
         }
+    }
+}
+
+/// A part of a launch by what the launcher calls it.
+fn phase(name: &str) -> Phase {
+    match name {
+        "cgroup" => Phase::Cgroup,
+        "mappings" => Phase::Mappings,
+        "limits" => Phase::Limits,
+        "mounts" => Phase::Mounts,
+        "rootfs" => Phase::Rootfs,
+        "bundle" => Phase::Bundle,
+        "libcontainer build" => Phase::Build,
+        "libcontainer start" => Phase::Start,
+        "network" => Phase::Network,
+        "crun" | "runc" | "runsc" => Phase::Oci,
+        _ => Phase::Other,
     }
 }
 

@@ -3,7 +3,7 @@
 use wire::id::SessionId;
 
 use super::quota::DiskError;
-use crate::image::SharedError;
+use crate::image::{ManageError, SharedError};
 use crate::runtime::{InitError, LaunchError};
 use crate::store::StoreError;
 
@@ -24,6 +24,9 @@ pub enum SessionError {
     /// No such session is open.
     #[error("No such session: {0}")]
     NoSuchSession(SessionId),
+    /// What was asked of the images.
+    #[error(transparent)]
+    Images(#[from] ManageError),
     /// Neither a session nor a kept workspace.
     #[error("Nothing to attach to: {0}")]
     NothingToAttach(SessionId),
@@ -36,6 +39,9 @@ pub enum SessionError {
     /// It is being closed.
     #[error("Session is closing: {0}")]
     Closing(SessionId),
+    /// It is being used, so that its sandbox is not to be ended.
+    #[error("Session {0} is at work; stop its commands, or try again later")]
+    AtWork(SessionId),
     /// It was opened on another runtime.
     #[error("Session {id} is open on runtime {open}, not {asked}")]
     RuntimeDiffers {
@@ -128,17 +134,56 @@ pub enum SessionError {
     /// The database did not record it.
     #[error("{}", chain(.0))]
     Store(#[from] StoreError),
-    /// The opening ended without a result.
-    #[error("The opening of session {0} was broken off")]
+    /// An opening or a purge ended without a result.
+    #[error("What was asked of session {0} was broken off")]
     Broken(SessionId),
 }
 
 impl SessionError {
+    /// Whether the client is told no, and nothing has failed: a ceiling, a name, a runtime.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::UnknownRuntime { .. }
+            | Self::AttachNeedsId
+            | Self::NoSuchSession(_)
+            | Self::NothingToAttach(_)
+            | Self::Exists(_)
+            | Self::Opening(_)
+            | Self::Closing(_)
+            | Self::AtWork(_)
+            | Self::RuntimeDiffers { .. }
+            | Self::Full { .. }
+            | Self::OpenFull { .. }
+            | Self::TenantFull { .. }
+            | Self::CommandsFull(_)
+            | Self::FilesGone(_)
+            | Self::Disk(_)
+            | Self::RunExists(_)
+            | Self::TooLong(_) => true,
+            Self::SandboxEnded(_)
+            | Self::StoppedForDisk(..)
+            | Self::Abandoned(_)
+            | Self::Unsupported(_)
+            | Self::Network(_)
+            | Self::NoSlot
+            | Self::Image(_)
+            | Self::Images(_)
+            | Self::Launch(_)
+            | Self::Init(_)
+            | Self::Io { .. }
+            | Self::Store(_)
+            | Self::Broken(_) => false,
+        }
+    }
+
     /// Whether the reason is a full disk.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {
             Self::Launch(error) => error.is_full(),
+            Self::Image(error) => error.is_full(),
+            Self::Images(error) => error.is_full(),
             Self::Store(StoreError::Full { .. }) | Self::Disk(_) | Self::StoppedForDisk(..) => true,
             Self::Io { source, .. } => source.raw_os_error().is_some_and(|e| [libc::ENOSPC, libc::EDQUOT].contains(&e)),
             Self::UnknownRuntime { .. }
@@ -148,6 +193,7 @@ impl SessionError {
             | Self::Exists(_)
             | Self::Opening(_)
             | Self::Closing(_)
+            | Self::AtWork(_)
             | Self::RuntimeDiffers { .. }
             | Self::Full { .. }
             | Self::OpenFull { .. }
@@ -161,7 +207,6 @@ impl SessionError {
             | Self::Unsupported(_)
             | Self::Network(_)
             | Self::NoSlot
-            | Self::Image(_)
             | Self::Init(_)
             | Self::Store(_)
             | Self::Broken(_) => false,

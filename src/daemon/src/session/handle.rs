@@ -17,6 +17,7 @@ use super::usage::Meter;
 use crate::catalog::Runtime;
 use crate::files::Workspace;
 use crate::image::ReadyImage;
+use crate::request::{self, Request};
 use crate::resolver::Lease;
 use crate::runtime::{Init, Slot};
 
@@ -37,8 +38,13 @@ pub enum Ask {
         /// The answer.
         done: oneshot::Sender<()>,
     },
+    /// End a sandbox that could not be ended when it was to be.
+    Clear,
     /// Give back what a stopped sandbox keeps beside its files.
-    DropLayer,
+    DropLayer {
+        /// If it was stopped before this, Unix seconds.
+        stopped_before: f64,
+    },
     /// Be gone; answered when that is done and recorded.
     Close {
         /// With write layer and workspace.
@@ -50,13 +56,16 @@ pub enum Ask {
     },
 }
 
+/// With the request on whose behalf, if it is one's.
+pub(super) type Asked = (Ask, Option<Arc<Request>>);
+
 /// A sandbox that runs.
 #[derive(Debug)]
 pub struct Live {
     /// Its init.
     pub init: Init,
     /// Its range of ids, held as long as it runs.
-    pub slot: Slot,
+    pub slot: Arc<Slot>,
     /// Its image.
     pub image: Arc<ReadyImage>,
     /// What the resolver knows it by; none without a network.
@@ -99,7 +108,7 @@ pub struct Session {
     pub token: String,
     now: Mutex<Now>,
     pub(super) workspace: OnceLock<Workspace>,
-    pub(super) inbox: mpsc::Sender<Ask>,
+    pub(super) inbox: mpsc::Sender<Asked>,
     /// Microseconds on the clock of [`BEGINNING`], so that a wall clock that jumps makes nobody idle.
     last_activity: AtomicI64,
     busy: AtomicUsize,
@@ -109,9 +118,22 @@ pub struct Session {
 #[derive(Debug)]
 struct Now {
     state: State,
+    /// Whether it counts as a resident sandbox. One that is being closed has the place that it had when that began: who
+    /// slept has none, and takes none from a newcomer.
+    resident: bool,
     live: Option<Arc<Live>>,
     /// Whether a stopped sandbox's write layer is kept.
     layer: bool,
+}
+
+impl Now {
+    /// `None`: it is no more, and being cleared away.
+    fn enter(&mut self, to: Option<State>) {
+        self.state = to.unwrap_or(State::Closing);
+        if self.state != State::Closing {
+            self.resident = self.state.is_resident();
+        }
+    }
 }
 
 /// From what a session is made.
@@ -134,7 +156,7 @@ pub struct Activity(Arc<Session>);
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 impl Session {
-    pub(super) fn new(parts: Parts) -> (Arc<Self>, mpsc::Receiver<Ask>) {
+    pub(super) fn new(parts: Parts) -> (Arc<Self>, mpsc::Receiver<Asked>) {
         let (inbox, asks) = mpsc::channel(64);
         let idle = (now() - parts.last_activity).max(0.0);
         let session = Self {
@@ -144,13 +166,18 @@ impl Session {
             created_at: parts.created_at,
             nonce: parts.nonce,
             token: parts.token,
-            now: Mutex::new(Now { state: parts.state, live: None, layer: true }),
+            now: Mutex::new(Now { state: parts.state, resident: parts.state.is_resident(), live: None, layer: true }),
             workspace: OnceLock::new(),
             inbox,
             last_activity: AtomicI64::new(tick() - micros(idle)),
             busy: AtomicUsize::new(0),
         };
         (Arc::new(session), asks)
+    }
+
+    /// Until nobody works for it any more: it is closed, and its name is free.
+    pub(super) async fn ended(&self) {
+        self.inbox.closed().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {
@@ -163,12 +190,18 @@ impl Session {
         self.lock().state
     }
 
-    /// Its sandbox, if it has one whose processes run.
+    /// Whether it holds one of the places of sandboxes.
+    #[must_use]
+    pub fn is_resident(&self) -> bool {
+        self.lock().resident
+    }
+
+    /// Its sandbox, if it has one whose processes run, and go on: one that is being stopped takes no more.
     #[must_use]
     pub fn live(&self) -> Option<Arc<Live>> {
         let now = self.lock();
-        let live = now.live.as_ref().filter(|live| now.state == State::Running && !live.init.is_gone());
-        live.cloned()
+        let goes_on = |live: &&Arc<Live>| !live.init.is_gone() && live.stopped.get().is_none();
+        now.live.as_ref().filter(|_| now.state == State::Running).filter(goes_on).cloned()
     }
 
     /// Its sandbox, whatever its state.
@@ -193,7 +226,7 @@ impl Session {
     pub(super) fn step(&self, event: Event) -> Result<Option<Effect>, Refused> {
         let mut now = self.lock();
         let (to, effect) = state::next(now.state, event)?;
-        now.state = to.unwrap_or(State::Closing);
+        now.enter(to);
         Ok(effect)
     }
 
@@ -205,7 +238,7 @@ impl Session {
             return None;
         }
         let (to, effect) = state::next(now.state, event).ok()?;
-        now.state = to.unwrap_or(State::Closing);
+        now.enter(to);
         effect
     }
 
@@ -270,6 +303,21 @@ impl Session {
         answer.await.map_err(|_| self.gone())?
     }
 
+    /// End its sandbox and keep the session, because somebody wants so, and wait until that is done.
+    ///
+    /// # Errors
+    /// [`SessionError::AtWork`]; [`SessionError::NoSuchSession`] if it has been closed meanwhile.
+    pub async fn sleep(&self) -> Result<(), SessionError> {
+        self.hibernate(Duration::ZERO).await;
+        match self.state() {
+            State::Dozing | State::Asleep => Ok(()),
+            State::Opening | State::Running | State::Frozen | State::Waking => {
+                Err(SessionError::AtWork(self.id.clone()))
+            }
+            State::Closing => Err(self.gone()),
+        }
+    }
+
     /// End its sandbox, which it has given up, and wait until that is done.
     pub(super) async fn hibernate(&self, idle: Duration) {
         let (done, answer) = oneshot::channel();
@@ -280,7 +328,7 @@ impl Session {
     }
 
     pub(super) async fn ask(&self, ask: Ask) -> Result<(), SessionError> {
-        self.inbox.send(ask).await.map_err(|_| self.gone())
+        self.inbox.send((ask, request::current())).await.map_err(|_| self.gone())
     }
 
     fn gone(&self) -> SessionError {
@@ -322,7 +370,13 @@ impl Session {
 }
 
 impl Live {
-    pub(super) fn new(init: Init, slot: Slot, image: Arc<ReadyImage>, cgroup: PathBuf, network: Option<Lease>) -> Self {
+    pub(super) fn new(
+        init: Init,
+        slot: Arc<Slot>,
+        image: Arc<ReadyImage>,
+        cgroup: PathBuf,
+        network: Option<Lease>,
+    ) -> Self {
         Self { init, slot, image, network, meter: Meter::new(cgroup), stopped: OnceLock::new() }
     }
 }

@@ -28,11 +28,13 @@
 //! [`run`] runs commands without any of them, and [`reach`] does to files what only a sandbox can resolve. This room
 //! knows the clients of the launcher and of the init, the store and the images; it does not know HTTP.
 
+mod census;
 pub mod create;
 pub mod driver;
 mod error;
 pub mod expiry;
 mod handle;
+mod images;
 mod limits;
 mod network;
 mod policy;
@@ -44,10 +46,13 @@ pub mod registry;
 mod run;
 mod running;
 pub mod state;
+mod story;
 mod token;
 mod usage;
 mod workspaces;
 
+pub use crate::image::{Form, ManageError, Pulling};
+pub use census::{Census, Tallies};
 pub use create::{Deps, OnStopped};
 pub use error::SessionError;
 pub use handle::{Session, now};
@@ -58,7 +63,7 @@ pub use quota::Quotas;
 pub use quota_watch::Watch;
 pub use reach::{Payload, Reached};
 pub use registry::{NewSession, Registry};
-pub use run::{Piece, Ran};
-pub use running::Found;
+pub use run::{Asked, Piece, Ran};
+pub use running::OnFound;
 pub use token::{Key, constant_time_eq};
 pub use workspaces::WorkspaceRow;

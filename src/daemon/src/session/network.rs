@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, Notify, OnceCell};
 use wire::api::{Finding, Level, NetworkUsage};
 use wire::id::SessionId;
 use wire::launch::{Egress, Protocol, Rest};
@@ -54,6 +54,8 @@ pub struct Networks {
     log: bool,
     resolver: OnceCell<Resolver>,
     counted: Mutex<Option<Instant>>,
+    /// Told that a sandbox has a network.
+    admitted: Notify,
 }
 
 impl Networks {
@@ -68,6 +70,7 @@ impl Networks {
             log: settings.egress_log,
             resolver: OnceCell::new(),
             counted: Mutex::new(None),
+            admitted: Notify::new(),
         }
     }
 
@@ -150,13 +153,18 @@ impl Networks {
         let resolver = self.ready().await.map_err(SessionError::Network)?;
         let egress = runtime.egress.within(&self.service);
         let ranges = egress.ranges();
-        Ok(Some((ranges, resolver.admit(id, slot, terms(&egress)))))
+        let lease = resolver.admit(id, slot, terms(&egress));
+        self.admitted.notify_one();
+        Ok(Some((ranges, lease)))
     }
 
     /// Have the packet filter written again if somebody has flushed every rule of the host, for as long as the future is
     /// polled: until then the sandboxes that run are not held back.
     pub async fn keep(&self) {
         loop {
+            if self.resolver.get().is_none_or(|resolver| resolver.guests().is_empty()) {
+                self.admitted.notified().await;
+            }
             tokio::time::sleep(KEEP).await;
             if self.resolver.get().is_none_or(|resolver| resolver.guests().is_empty()) {
                 continue;

@@ -1,7 +1,7 @@
 //! What a session may use of the disk, workspace and write layer together, and what the host keeps for itself.
 //!
 //! Where the file system has project quotas, the launcher sets one for each session and the kernel does the rest: a
-//! write that is too much fails with `EDQUOT`, in the sandbox and here. Elsewhere the launcher looks at every file, as
+//! write that is too much fails, in the sandbox and here: with `EDQUOT`, or on xfs with `ENOSPC`, which a full disk says too. Elsewhere the launcher looks at every file, as
 //! often as [`super::quota_watch`] finds worth it; what was found is kept here, and what clients write through the API is added to
 //! it and refused when it is too much, before a byte is taken.
 //!
@@ -30,7 +30,8 @@ const DOUBT: Duration = Duration::from_millis(200);
 const DOUBT_FACTOR: u32 = 20;
 /// How long a figure of a sandbox that runs is good enough to be shown, at least.
 const SHOWN: Duration = Duration::from_secs(1);
-/// What a session over its quota may grow by while somebody cleans up.
+/// What a session over its quota may grow by while somebody cleans up; and more than a file system sets aside for a write or a
+/// directory before it knows what that takes.
 const SLACK: DiskUsage = DiskUsage { bytes: 1 << 20, inodes: 100, complete: true };
 /// What a new session has: its directories.
 const NOTHING: DiskUsage = DiskUsage { bytes: 6 * BLOCK, inodes: 6, complete: true };
@@ -247,6 +248,19 @@ impl Quotas {
         }
     }
 
+    /// Whether it is its own share that is too small for a session's write of so many bytes, where the file system found no
+    /// space for it: xfs says the same of a project that has its share and of a full disk.
+    pub async fn is_used_up(&self, id: &SessionId, runs: bool, bytes: u64) -> bool {
+        self.enforcement().await == DiskEnforcement::Project
+            && self.measure(id, runs).await.is_ok_and(|usage| self.is_next_to_nothing_left(usage, bytes))
+    }
+
+    /// Whether so many bytes more are more than a session's share, or nearly.
+    fn is_next_to_nothing_left(&self, usage: DiskUsage, bytes: u64) -> bool {
+        let most = with_slack(usage);
+        self.check(most.bytes.saturating_add(bytes), most.inodes).is_err()
+    }
+
     /// A client has written so much.
     pub fn wrote(&self, id: &SessionId, bytes: u64, inodes: u64) {
         if let Some(known) = self.known().get_mut(id) {
@@ -395,6 +409,30 @@ pub(super) mod tests {
         assert!(matches!(refused, DiskError::Inodes { used: 105, limit: 100 }), "{refused}");
         quotas.forget(&id);
         assert!(quotas.known().is_empty());
+    }
+
+    #[test]
+    fn a_share_is_used_up_when_a_write_comes_near_its_end() {
+        let quotas = Quotas { bytes: Some(32 << 20), inodes: Some(600), ..quotas() };
+        let usage = |mib: u64, inodes: u64| DiskUsage { bytes: mib << 20, inodes, complete: true };
+        for (usage, write, used_up) in [
+            (usage(1, 10), 4 << 20, false),
+            (usage(32, 10), 1, true),
+            (usage(29, 10), 4 << 20, true),
+            (usage(1, 599), 1, true),
+            (usage(1, 10), u64::MAX, true),
+        ] {
+            assert_eq!(quotas.is_next_to_nothing_left(usage, write), used_up, "{usage:?} and {write}");
+        }
+        let unlimited = Quotas { bytes: None, inodes: None, ..quotas };
+        assert!(!unlimited.is_next_to_nothing_left(usage(100, 1000), 1));
+    }
+
+    #[tokio::test]
+    async fn where_quotas_are_measured_no_space_is_the_disks() {
+        let quotas = quotas();
+        quotas.fresh(&id());
+        assert!(!quotas.is_used_up(&id(), true, 64 << 20).await);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Watching what sandboxes write where the file system does not stop them, and what is free on the host.
 //!
-//! Once a second it is asked what is free; that is one system call. Where quotas are measured, the files of a sandbox
+//! While a sandbox runs it is asked once a second what is free; that is one system call. Where quotas are not measured, that is done
+//! less often as long as nobody can use up what is left ([`rest`]). While none runs nothing is done at all. Where quotas are measured, the files of a sandbox
 //! that runs are looked at
 //!
 //! - [`SOONEST`] after a command was at work in it, but not before [`PAUSE`] times as long has passed as looking
@@ -27,6 +28,8 @@ use super::handle::{Live, Session};
 use super::quota::{DiskError, Free, Known, Quotas, with_slack};
 use super::registry::Registry;
 use super::state::State;
+use super::story::tell;
+use crate::metrics;
 use crate::runtime::LaunchError;
 
 /// How often it is asked what is free.
@@ -35,6 +38,11 @@ const TICK: Duration = Duration::from_secs(1);
 const SOONEST: Duration = Duration::from_millis(900);
 /// How long at most one that does not.
 const LATEST: Duration = Duration::from_secs(60);
+/// How long at most between two questions what is free, while a sandbox runs.
+const LONGEST: Duration = Duration::from_secs(10);
+/// More than a disk takes in a second, in bytes and inodes.
+const FASTEST: u64 = 2 << 30;
+const FASTEST_INODES: u64 = 200_000;
 /// Between two looks passes so many times the time of one.
 const PAUSE: u32 = 20;
 /// A loss of the disk after which everybody is looked at.
@@ -75,28 +83,40 @@ impl Watch {
 
     /// Watch, until dropped.
     pub async fn run(mut self) {
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let registry = self.registry.clone();
         loop {
-            ticks.tick().await;
-            self.tick().await;
+            // Who is told while nobody waits is told at once the next time.
+            let begun = registry.deps.begun_running.notified();
+            match self.tick().await {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => begun.await,
+            }
         }
     }
 
-    async fn tick(&mut self) {
+    /// Look, and say when to look again; never while no sandbox runs.
+    async fn tick(&mut self) -> Option<Duration> {
         let running: Vec<Running> = self
             .registry
             .list()
             .into_iter()
             .filter(|session| session.state() == State::Running)
-            .filter_map(|session| session.live().map(|live| (session, live)))
+            // Also one that was to be stopped and was not.
+            .filter_map(|session| session.sandbox().map(|live| (session, live)))
+            .filter(|(_, live)| !live.init.is_gone())
             .collect();
+        self.looked.retain(|id, _| running.iter().any(|(session, _)| session.id == *id));
+        if running.is_empty() {
+            self.before.clear();
+            return None;
+        }
         let free = self.quotas().free();
-        if self.quotas().measures().await {
+        let measures = self.quotas().measures().await;
+        if measures {
             self.measure(&running, free).await;
         }
         self.reserve(&running, free).await;
-        self.looked.retain(|id, _| running.iter().any(|(session, _)| session.id == *id));
+        Some(if measures { TICK } else { rest(free) })
     }
 
     /// Look at those that are due, and stop those that have too much.
@@ -170,7 +190,8 @@ impl Watch {
 
     /// End the sandbox; its driver notices. Whoever waits for a command of it is told why.
     async fn stop(&self, session: &Arc<Session>, live: &Live, error: DiskError) {
-        tracing::warn!(session = %session.id, "stopped: {error}");
+        metrics::ENDS.one(metrics::End::Disk);
+        tell!(warn, session, "stopped: {error}");
         // Before it ends, so that nobody asks too early; a second reason is none.
         let _ = live.stopped.set(error.clone());
         (self.registry.deps.stopped)(session, &error);
@@ -210,6 +231,15 @@ fn judge(quotas: &Quotas, usage: DiskUsage, ceiling: Option<DiskUsage>) -> Optio
     (!left).then_some(error)
 }
 
+/// How long nobody can bring what is free near the reserve.
+fn rest(free: Free) -> Duration {
+    let bytes = free.bytes.saturating_sub(free.reserve.saturating_mul(NEAR)) / FASTEST;
+    let inodes = free
+        .inodes
+        .map_or(u64::MAX, |inodes| inodes.saturating_sub(free.inode_reserve.saturating_mul(NEAR)) / FASTEST_INODES);
+    Duration::from_secs(bytes.min(inodes)).clamp(TICK, LONGEST)
+}
+
 /// How much a session has grown, in bytes; an inode counts as the smallest file. One that was not known has not.
 fn growth(before: Option<DiskUsage>, now: Option<DiskUsage>) -> u64 {
     let (Some(before), Some(now)) = (before, now) else { return 0 };
@@ -236,6 +266,21 @@ mod tests {
         assert_eq!(judge(&quotas, over, left), None);
         assert!(judge(&quotas, usage(4 << 20, 50), left).is_some());
         assert!(judge(&quotas, usage(2 << 20, 200), left).is_some());
+    }
+
+    #[test]
+    fn a_disk_with_room_is_asked_less_often() {
+        let free = |gib: u64, inodes| Free { bytes: gib << 30, inodes, reserve: 1 << 30, inode_reserve: 10_000 };
+        for (free, seconds) in [
+            (free(0, None), 1),
+            (free(3, None), 1),
+            (free(10, None), 4),
+            (free(1000, None), 10),
+            (free(1000, Some(100_000)), 1),
+            (free(1000, Some(1_000_000)), 4),
+        ] {
+            assert_eq!(rest(free), Duration::from_secs(seconds), "{free:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! At the start: compare the rows with what runs, adopt what matches, remove the rest.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -9,9 +9,10 @@ use wire::launch::Sandbox;
 
 use super::create::{Deps, SOCKET};
 use super::error::SessionError;
-use super::handle::{Live, Parts, now};
+use super::handle::{Ask, Live, Parts, now};
 use super::registry::Registry;
 use super::state::State;
+use crate::image::ReadyImage;
 use crate::runtime::{Init, InitError};
 use crate::store::{SessionRow, SessionState};
 
@@ -56,6 +57,9 @@ impl Registry {
         }
         self.deps.store.layers_stopped(stopped, now()).await?;
         begun.extend(running.into_keys());
+        if self.deps.images.others_work() {
+            begun.retain(|id| !is_build(id));
+        }
         for id in begun {
             removed(&id, self.deps.remove_leftover(&id).await, &mut recovered);
         }
@@ -117,20 +121,32 @@ impl Registry {
     }
 
     async fn try_finish_leftovers(self: &Arc<Self>) -> Result<(), SessionError> {
+        let unended: Vec<SessionId> = self.deps.unended().keys().cloned().collect();
+        for session in unended.iter().filter_map(|id| self.get(id)) {
+            let _ = session.ask(Ask::Clear).await;
+        }
+        // While nothing is made, by us or another process, a build sandbox is one that somebody left.
+        let still = self.deps.images.hold_still().ok();
         let running = self.deps.launcher.list().await.map_err(SessionError::Launch)?;
-        let nobodys = |id: &SessionId| self.get(id).is_none() && !is_build(id);
-        for id in running.into_iter().map(|sandbox| sandbox.id).filter(nobodys) {
+        let mut left: BTreeSet<SessionId> = running.into_iter().map(|sandbox| sandbox.id).collect();
+        // One that has ended already may have been another's when this process started, and left since.
+        left.extend(self.deps.begun().into_iter().filter(is_build));
+        let nobodys = |id: &SessionId| self.get(id).is_none() && (!is_build(id) || still.is_some());
+        for id in left.into_iter().filter(nobodys) {
             // Reserved, so that nobody opens it meanwhile.
             if let Some(_reserved) = self.reserve(&id) {
                 self.deps.remove_leftover(&id).await?;
             }
         }
-        let left = |row: &SessionRow| row.state != SessionState::Running && self.get(&row.id).is_none();
+        // One that runs, and that nobody has, is one whose end could not be recorded (a full disk) — unless its runtime is not
+        // allowed now: then it waits for that.
+        let ends = |row: &SessionRow| row.state != SessionState::Running || self.runtime(&row.runtime).is_some();
+        let left = |row: &SessionRow| ends(row) && self.get(&row.id).is_none();
         for id in self.deps.store.sessions().await?.into_iter().filter(left).map(|row| row.id) {
             let Some(_reserved) = self.reserve(&id) else { continue };
             // It may have been opened and closed since.
             let rows = self.deps.store.sessions().await?;
-            if let Some(row) = rows.iter().find(|row| row.id == id && row.state != SessionState::Running) {
+            if let Some(row) = rows.iter().find(|row| row.id == id && ends(row)) {
                 self.discard(row).await?;
             }
         }
@@ -175,12 +191,12 @@ async fn reconnect(
     runtime: &Arc<crate::catalog::Runtime>,
     sandbox: Sandbox,
 ) -> Option<Live> {
-    let slot = deps.slots.claim(row.slot?)?;
+    let slot = Arc::new(deps.slots.claim(row.slot?)?);
     if sandbox.frozen {
         // It does not answer before; the sweeper freezes it again.
         deps.launcher.thaw(&row.id).await.ok()?;
     }
-    let image = deps.image(runtime).await.ok()?;
+    let image = stands_on(deps, &row.id, runtime).await?;
     match connect(deps, &row.id).await {
         Ok(init) => {
             // Without it, it goes on, and nobody answers its questions for names.
@@ -193,9 +209,27 @@ async fn reconnect(
         }
         Err(error) => {
             tracing::warn!(session = %row.id, error = &error as &dyn std::error::Error, "its init does not answer; ending the sandbox");
+            let _ = deps.end(&row.id, &slot).await;
             None
         }
     }
+}
+
+/// The image that a sandbox which runs was started on. None is made for it, nor another taken: a start waits for no build, and
+/// its commands are the user that they were.
+async fn stands_on(deps: &Deps, id: &SessionId, runtime: &Arc<crate::catalog::Runtime>) -> Option<Arc<ReadyImage>> {
+    let tag = match deps.store.layer_tag(id.clone()).await {
+        Ok(tag) => tag?,
+        Err(error) => {
+            tracing::error!(session = %id, error = &error as &dyn std::error::Error, "its image is not known");
+            return None;
+        }
+    };
+    let image = deps.images.tagged(runtime, &tag);
+    if image.is_none() {
+        tracing::warn!(session = %id, tag, "the image that it stands on is not here any more; ending the sandbox");
+    }
+    image
 }
 
 /// One that cannot be removed now stops no other session from coming back: the sweeper tries again.

@@ -14,12 +14,16 @@ use wire::id::{SessionId, Tenant};
 use super::create::Deps;
 use super::driver::Driver;
 use super::error::SessionError;
-use super::handle::{Parts, Session, now};
+use super::handle::{Activity, Parts, Session, now};
 use super::policy::{Policy, PolicyError};
 use super::state::{Effect, Event, State};
+use super::story;
 use crate::catalog::Runtime;
 use crate::config::Settings;
-use crate::fail;
+use crate::{fail, metrics, request};
+
+/// How long an open waits for the end of a session of that name.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a request to open a session says, validated.
 #[derive(Debug, Clone)]
@@ -69,11 +73,22 @@ impl Drop for Reserved {
 }
 
 /// What letting a session wake takes.
+#[derive(Debug)]
 pub(super) struct Waking {
     /// Who gives its place.
     pub gives_place: Option<Arc<Session>>,
     /// What is to be done.
-    pub effect: Option<Effect>,
+    pub effect: Effect,
+}
+
+/// Who may give place to one more sandbox.
+struct Givers<'a> {
+    /// The idlest first.
+    idlest: Vec<&'a Arc<Session>>,
+    /// How long each has to have been idle still when it is asked.
+    idle: Duration,
+    /// What is said if each has something to do by then.
+    full: SessionError,
 }
 
 /// A newcomer that is counted, and the session that gives it its place.
@@ -146,13 +161,24 @@ impl Registry {
     /// # Errors
     /// [`SessionError`]; then nothing was made.
     pub async fn open(self: &Arc<Self>, new: NewSession) -> Result<Arc<Session>, SessionError> {
+        let timing = metrics::OPENS.begin(metrics::Open::Abandoned);
+        let mut attached = false;
+        let result = self.try_open(new, &mut attached).await;
+        timing.end(story::how_opened(&result, attached));
+        result
+    }
+
+    async fn try_open(self: &Arc<Self>, new: NewSession, attached: &mut bool) -> Result<Arc<Session>, SessionError> {
         if let Some(alias) = &new.runtime {
             self.known(alias)?;
         }
         if new.attach && new.id.is_none() {
             return Err(SessionError::AttachNeedsId);
         }
-        if let Some(session) = self.attach(&new)? {
+        self.see_off(&new).await;
+        if let Some((session, _at_work)) = self.attach(&new)? {
+            *attached = true;
+            request::about(&session.id, session.tenant.as_ref());
             // Somebody who attaches is about to work: have the sandbox there.
             session.wake().await?;
             return Ok(session);
@@ -161,8 +187,9 @@ impl Registry {
         let runtime = self.runtime_for(&new).await?;
         let Admitted { driver, gives_place } = self.admit(&new, runtime)?;
         let session = driver.session.clone();
+        request::about(&session.id, session.tenant.as_ref());
         let (tell, told) = oneshot::channel();
-        tokio::spawn(driver.open(gives_place, tell));
+        tokio::spawn(driver.open(gives_place, tell, request::current()));
         told.await.map_err(|_| SessionError::Broken(session.id.clone()))??;
         fail::point("open.told");
         Ok(session)
@@ -174,6 +201,11 @@ impl Registry {
     /// [`SessionError::Disk`].
     pub async fn admit_write(&self, session: &Session, bytes: u64, files: u64) -> Result<(), SessionError> {
         Ok(self.deps.quotas.admit(&session.id, session.sandbox().is_some(), bytes, files).await?)
+    }
+
+    /// Whether a write of so many bytes found no space because the session's share is used up.
+    pub async fn has_used_its_share(&self, session: &Session, bytes: u64) -> bool {
+        self.deps.quotas.is_used_up(&session.id, session.sandbox().is_some(), bytes).await
     }
 
     /// An open session.
@@ -209,6 +241,11 @@ impl Registry {
         list
     }
 
+    /// Every session in whatever state.
+    pub(super) fn all(&self) -> Vec<Arc<Session>> {
+        self.held().sessions.values().cloned().collect()
+    }
+
     /// How many there are.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -231,8 +268,9 @@ impl Registry {
         let held = self.held();
         // What is frozen has its place; what sleeps needs one.
         let gives_place = if session.state() == State::Asleep { self.make_room(&held.sessions)? } else { None };
-        // Counted from here on, under the lock.
+        // Counted from here on, under the lock. One that is to be closed is not started once more.
         let effect = session.step(Event::Wake).ok().flatten();
+        let effect = effect.ok_or_else(|| SessionError::NoSuchSession(session.id.clone()))?;
         fail::point("wake.admitted");
         Ok(Waking { gives_place, effect })
     }
@@ -249,15 +287,21 @@ impl Registry {
         })
     }
 
-    /// The open session that `new` may be answered with.
-    fn attach(&self, new: &NewSession) -> Result<Option<Arc<Session>>, SessionError> {
+    /// Wait for the end of a session that is being closed under the name of `new`: for whoever opens it, it is gone already.
+    async fn see_off(&self, new: &NewSession) {
+        let Some(session) = new.id.as_ref().and_then(|id| self.get(id)) else { return };
+        if session.state() == State::Closing {
+            // If it takes longer, the answer says what is going on.
+            let _ = tokio::time::timeout(CLOSING_PATIENCE, session.ended()).await;
+        }
+    }
+
+    /// The open session that `new` may be answered with, at work from now on, so that it is neither closed nor put to sleep
+    /// under whoever attaches.
+    fn attach(&self, new: &NewSession) -> Result<Option<(Arc<Session>, Activity)>, SessionError> {
         let Some(id) = &new.id else { return Ok(None) };
         let Some(session) = self.get(id) else { return Ok(None) };
-        match session.state() {
-            State::Opening => return Err(SessionError::Opening(id.clone())),
-            State::Closing => return Err(SessionError::Closing(id.clone())),
-            State::Running | State::Frozen | State::Dozing | State::Asleep | State::Waking => {}
-        }
+        check_open(&session)?;
         if !new.reuse && !new.attach {
             return Err(SessionError::Exists(id.clone()));
         }
@@ -267,7 +311,12 @@ impl Registry {
                 open: session.runtime.alias.clone(),
                 asked: asked.clone(),
             }),
-            Some(_) | None => Ok(Some(session)),
+            Some(_) | None => {
+                let at_work = session.activity();
+                // Looked at again: whoever closes the idle has seen the activity, or has closed it before.
+                check_open(&session)?;
+                Ok(Some((session, at_work)))
+            }
         }
     }
 
@@ -293,11 +342,12 @@ impl Registry {
             return Err(SessionError::Opening(id));
         }
         self.check_tenant(&held.sessions, new.tenant.as_ref())?;
-        let closed = self.make_open_room(&held.sessions)?;
-        let gives_place = self.make_room(&held.sessions)?;
-        if let Some(closed) = closed {
+        // Before somebody is closed for a newcomer that is refused after all.
+        self.givers(&held.sessions)?;
+        if let Some(closed) = self.make_open_room(&held.sessions)? {
             tokio::spawn(async move { closed.close(false).await });
         }
+        let gives_place = self.make_room(&held.sessions)?;
         let created_at = now();
         let token = self.deps.key.token(&id, &nonce);
         let (session, asks) = Session::new(Parts {
@@ -330,15 +380,27 @@ impl Registry {
 
     /// At the ceiling of resident sandboxes: the session that has been idle longest gives its place, if it may.
     fn make_room(&self, sessions: &BTreeMap<SessionId, Arc<Session>>) -> Result<Option<Arc<Session>>, SessionError> {
+        let Some(Givers { idlest, idle, full }) = self.givers(sessions)? else { return Ok(None) };
+        let dozes = |session: &&Arc<Session>| session.step_if_idle(Event::Hibernate, idle).is_some();
+        idlest.into_iter().find(dozes).map(|session| Some(Arc::clone(session))).ok_or(full)
+    }
+
+    /// Who may give place to one more sandbox; none if nobody has to.
+    ///
+    /// # Errors
+    /// [`SessionError::Full`] if nobody may.
+    fn givers<'a>(&self, sessions: &'a BTreeMap<SessionId, Arc<Session>>) -> Result<Option<Givers<'a>>, SessionError> {
         let policy = self.policy();
         let held = counts(sessions).resident;
         let Some(limit) = policy.max_sessions.filter(|limit| held >= *limit) else { return Ok(None) };
         let full = SessionError::Full { held, limit };
         let Some(idle) = policy.evict_idle_after.map(Duration::from_secs) else { return Err(full) };
-        let mut idlest: Vec<&Arc<Session>> = sessions.values().filter(|session| session.busy() == 0).collect();
+        let may = |session: &&Arc<Session>| {
+            matches!(session.state(), State::Running | State::Frozen) && session.busy() == 0 && session.idle() >= idle
+        };
+        let mut idlest: Vec<&Arc<Session>> = sessions.values().filter(may).collect();
         idlest.sort_by_key(|session| std::cmp::Reverse(session.idle()));
-        let dozes = |session: &&&Arc<Session>| session.step_if_idle(Event::Hibernate, idle).is_some();
-        idlest.iter().find(dozes).map(|session| Some(Arc::clone(session))).ok_or(full)
+        if idlest.is_empty() { Err(full) } else { Ok(Some(Givers { idlest, idle, full })) }
     }
 
     /// At the ceiling of open sessions: the one that has been asleep longest is to be closed.
@@ -360,8 +422,17 @@ impl Registry {
     }
 }
 
+/// Whether a session can be attached to.
+fn check_open(session: &Session) -> Result<(), SessionError> {
+    match session.state() {
+        State::Opening => Err(SessionError::Opening(session.id.clone())),
+        State::Closing => Err(SessionError::Closing(session.id.clone())),
+        State::Running | State::Frozen | State::Dozing | State::Asleep | State::Waking => Ok(()),
+    }
+}
+
 fn counts(sessions: &BTreeMap<SessionId, Arc<Session>>) -> Counts {
-    let resident = sessions.values().filter(|session| session.state().is_resident()).count() as u64;
+    let resident = sessions.values().filter(|session| session.is_resident()).count() as u64;
     Counts { resident, open: sessions.len() as u64 }
 }
 

@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
-use wire::api::{MAX_RUN_OUTPUT, RunRequest, RunResponse, STOPPED_OUTPUT};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use wire::api::{MAX_RUN_OUTPUT, RunRequest, RunResponse, RunUsage, STOPPED_OUTPUT};
 use wire::id::RunId;
 use wire::init::{Command, Privilege, Step};
 
@@ -15,6 +15,7 @@ use super::error::SessionError;
 use super::handle::{Live, Session};
 use super::registry::Registry;
 use super::running::drain;
+use super::story;
 use super::usage::Meter;
 use crate::fail;
 use crate::image::ca_env;
@@ -23,9 +24,9 @@ use crate::runtime::pipes::{Pipe, Read};
 use crate::runtime::{Init, InitError, Outcome};
 
 /// Between `SIGTERM` and `SIGKILL`.
-const TERM_GRACE: Duration = Duration::from_secs(2);
+pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long after `SIGKILL` the kernel may take to be done.
-const KILL_GRACE: Duration = Duration::from_secs(3);
+pub(super) const KILL_GRACE: Duration = Duration::from_secs(3);
 /// How long a command that has ended is waited for when background processes hold its streams.
 const DRAIN_GRACE: Duration = Duration::from_millis(50);
 /// Most that is read after a command's end, in bytes: more than two pipes hold (a user's pipe has at most 1 MiB; pipe(7)).
@@ -34,27 +35,31 @@ const DRAIN_MAX: u64 = 4 << 20;
 const DEADLINE_MAX: f64 = 1e9;
 
 impl Registry {
-    /// Run one command in a session. Whoever drops the future stops the command. The `note` comes back after a
-    /// restart of the service, unless what is returned was dropped before: do that once the end is recorded.
-    /// Output goes to `sink` as it comes, if there is one, and into the answer if not.
+    /// Run one command in a session. Whoever drops the future stops the command.
     ///
     /// # Errors
     /// [`SessionError`]; a command that fails, or cannot be executed, is an answer.
-    pub async fn run(
+    pub async fn run(&self, session: &Arc<Session>, request: RunRequest, asked: Asked) -> Result<Ran, SessionError> {
+        let told = story::Command::begin(session, request.run_id);
+        let result = self.try_run(session, request, asked).await;
+        told.end(&result);
+        result
+    }
+
+    async fn try_run(
         &self,
         session: &Arc<Session>,
         request: RunRequest,
-        note: Vec<u8>,
-        sink: Option<Sink>,
+        Asked { at, note, sink }: Asked,
     ) -> Result<Ran, SessionError> {
-        let asked = Instant::now();
         let deps = &self.deps;
         let full = || SessionError::CommandsFull(deps.settings.max_running_commands);
         let _permit = deps.commands.try_acquire().map_err(|_| full())?;
         let _activity = session.activity();
-        let live = session.wake().await?;
-        let longest = self.policy().execute_timeout as f64;
-        let within = request.timeout_seconds.unwrap_or(longest).min(longest).min(DEADLINE_MAX);
+        let deadline = at + self.within(&request);
+        // What wakes it goes on; the next command finds it awake.
+        let Ok(live) = timeout_at(deadline, session.wake()).await else { return Ok(Ran::not_begun()) };
+        let live = live?;
         let run = request.run_id;
         let io = |source| SessionError::Io { operation: "make the pipes", id: session.id.clone(), source };
         let (mut out, mut err) = (Stream::new().map_err(io)?, Stream::new().map_err(io)?);
@@ -64,8 +69,7 @@ impl Registry {
         fail::point("run.started");
         let guard = StopOnDrop { init: Some(live.init.clone()), run };
         let unrecorded = Unrecorded { init: live.init.clone(), run };
-        let deadline = asked + Duration::from_secs_f64(within);
-        let collect = Collect { live: &live, run, running, out, err, sink };
+        let collect = Collect { live: &live, run, running, out, err, sink, total: 0 };
         let answer = collect.until(deadline).await;
         let response = answer.map_err(|failed| match failed {
             Failed::SandboxEnded => live.end(&session.id),
@@ -73,7 +77,15 @@ impl Registry {
         })?;
         guard.finished();
         fail::point("run.exited");
-        Ok(Ran { response, unrecorded })
+        Ok(Ran { response, unrecorded: Some(unrecorded) })
+    }
+
+    /// How long a command may take, from when it is asked for.
+    #[must_use]
+    pub fn within(&self, request: &RunRequest) -> Duration {
+        #[allow(clippy::cast_precision_loss)] // at most a hundred years
+        let longest = self.policy().execute_timeout as f64;
+        Duration::from_secs_f64(request.timeout_seconds.unwrap_or(longest).min(longest).min(DEADLINE_MAX))
     }
 
     /// Stop a run, if it is running.
@@ -111,13 +123,31 @@ fn start_error(session: &Session, live: &Live, error: InitError) -> SessionError
     }
 }
 
+/// How a command is asked for.
+#[derive(Debug)]
+pub struct Asked {
+    /// When: its deadline is counted from then on.
+    pub at: Instant,
+    /// Comes back after a restart of the service, unless [`Ran::unrecorded`] was dropped before.
+    pub note: Vec<u8>,
+    /// Where its output goes as it comes; absent: into the answer.
+    pub sink: Option<Sink>,
+}
+
 /// A command that has ended.
 #[derive(Debug)]
 pub struct Ran {
     /// How.
     pub response: RunResponse,
-    /// To be dropped once that is recorded.
-    pub unrecorded: Unrecorded,
+    /// To be dropped once that is recorded; absent: it was not begun.
+    pub unrecorded: Option<Unrecorded>,
+}
+
+impl Ran {
+    /// Its deadline came before its sandbox was awake.
+    fn not_begun() -> Self {
+        Self { response: stopped(Stop::Deadline, Vec::new(), Vec::new()), unrecorded: None }
+    }
 }
 
 /// An end that is not recorded yet: until this is dropped, it is told again after a restart.
@@ -219,6 +249,8 @@ struct Collect<'a> {
     out: Stream,
     err: Stream,
     sink: Option<Sink>,
+    /// Bytes that were read until now, kept or not.
+    total: u64,
 }
 
 impl Collect<'_> {
@@ -226,6 +258,12 @@ impl Collect<'_> {
         match self.outcome(deadline).await? {
             Ok(outcome) => {
                 self.drain(deadline).await;
+                if self.total > MAX_RUN_OUTPUT {
+                    // The last of it was still in the pipes when it ended: over the limit as any other.
+                    self.pass_on(deadline).await?;
+                    self.stop().await;
+                    return Ok(self.stopped(Stop::Output));
+                }
                 let end = End::of(outcome, &self.live.meter);
                 self.err.bytes.extend_from_slice(end.note.as_bytes());
                 self.pass_on(deadline).await?;
@@ -248,7 +286,7 @@ impl Collect<'_> {
             if bytes.is_empty() {
                 continue;
             }
-            match tokio::time::timeout_at(deadline, sink.send(piece)).await {
+            match timeout_at(deadline, sink.send(piece)).await {
                 Ok(Ok(())) | Err(_) => {}
                 Ok(Err(_)) => return Err(Failed::NobodyReads),
             }
@@ -259,19 +297,18 @@ impl Collect<'_> {
     /// Read until the main process ends, or a limit is passed.
     async fn outcome(&mut self, deadline: Instant) -> Result<Result<Outcome, Stop>, Failed> {
         let keep = usize::try_from(MAX_RUN_OUTPUT).unwrap_or(usize::MAX);
-        let mut total = 0;
         let mut sleep = pin!(sleep_until(deadline));
         loop {
             tokio::select! {
                 biased;
                 outcome = &mut self.running.exited => return outcome.map(Ok).map_err(|_| Failed::SandboxEnded),
-                () = self.out.pipe.readable() => total += self.out.read(keep),
-                () = self.err.pipe.readable() => total += self.err.read(keep),
+                () = self.out.pipe.readable() => self.total += self.out.read(keep),
+                () = self.err.pipe.readable() => self.total += self.err.read(keep),
                 () = &mut sleep => return Ok(Err(Stop::Deadline)),
                 () = closed(self.sink.as_ref()) => return Err(Failed::NobodyReads),
             }
             self.pass_on(deadline).await?;
-            if total > MAX_RUN_OUTPUT {
+            if self.total > MAX_RUN_OUTPUT {
                 return Ok(Err(Stop::Output));
             }
         }
@@ -288,6 +325,7 @@ impl Collect<'_> {
         loop {
             loop {
                 let read = self.out.read(keep) + self.err.read(keep);
+                self.total += read;
                 left = left.saturating_sub(read);
                 if left == 0 {
                     return;
@@ -340,6 +378,7 @@ impl Collect<'_> {
             output_limited: false,
             output_limit: None,
             limit: end.limit,
+            usage: end.usage,
         }
     }
 
@@ -349,17 +388,7 @@ impl Collect<'_> {
             self.out.bytes.clear();
             self.err.bytes.clear();
         }
-        self.out.bytes.truncate(STOPPED_OUTPUT);
-        self.err.bytes.truncate(STOPPED_OUTPUT);
-        RunResponse {
-            stdout: Stream::text(std::mem::take(&mut self.out.bytes)),
-            stderr: Stream::text(std::mem::take(&mut self.err.bytes)),
-            exit_code: None,
-            timed_out: stop == Stop::Deadline,
-            output_limited: stop == Stop::Output,
-            output_limit: (stop == Stop::Output).then_some(MAX_RUN_OUTPUT),
-            limit: None,
-        }
+        stopped(stop, std::mem::take(&mut self.out.bytes), std::mem::take(&mut self.err.bytes))
     }
 
     /// Go on reading, into nothing, for background processes that hold the streams.
@@ -371,6 +400,22 @@ impl Collect<'_> {
             }
         }
         drop(running);
+    }
+}
+
+/// What is answered for a command that was stopped: the beginning of what it wrote.
+fn stopped(stop: Stop, mut out: Vec<u8>, mut err: Vec<u8>) -> RunResponse {
+    out.truncate(STOPPED_OUTPUT);
+    err.truncate(STOPPED_OUTPUT);
+    RunResponse {
+        stdout: Stream::text(out),
+        stderr: Stream::text(err),
+        exit_code: None,
+        timed_out: stop == Stop::Deadline,
+        output_limited: stop == Stop::Output,
+        output_limit: (stop == Stop::Output).then_some(MAX_RUN_OUTPUT),
+        limit: None,
+        usage: None,
     }
 }
 
@@ -388,21 +433,24 @@ struct End {
     /// A last line of standard error in the service's words, or nothing.
     note: String,
     limit: Option<String>,
+    usage: Option<RunUsage>,
 }
 
 impl End {
     fn of(outcome: Outcome, meter: &Meter) -> Self {
         match outcome {
-            Outcome::Exited(status, _usage, met) => {
+            Outcome::Exited(status, usage, met) => {
                 let limit = meter.limit_met(status, met);
                 let verb = if met.memory { "killed" } else { "a fork failed" };
                 let note = limit.as_ref().map_or_else(String::new, |limit| format!("sandboxd: {verb}: {limit}\n"));
-                Self { exit_code: status.exit_code(), note, limit }
+                let max_rss_bytes = usage.max_rss_kib.saturating_mul(1024);
+                let usage = RunUsage { user_us: usage.user_us, system_us: usage.system_us, max_rss_bytes };
+                Self { exit_code: status.exit_code(), note, limit, usage: Some(usage) }
             }
             Outcome::Refused(step, errno) => {
                 let limit = (step == Step::Fork && errno == libc::EAGAIN).then(|| meter.process_limit());
                 let (exit_code, note) = refusal(step, errno, limit.as_deref());
-                Self { exit_code, note, limit }
+                Self { exit_code, note, limit, usage: None }
             }
         }
     }

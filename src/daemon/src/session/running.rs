@@ -1,12 +1,16 @@
-//! Commands that a predecessor of this process started: they go on, and their ends are recorded.
+//! Commands that a predecessor of this process started: they go on, to their deadline at most, and their ends are recorded.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::time::timeout;
+use wire::id::RunId;
 use wire::init::{Met, Status};
 
 use super::handle::Session;
 use super::registry::Registry;
+use super::run::{KILL_GRACE, TERM_GRACE};
 use crate::runtime::init::{Found as Listed, Running};
 use crate::runtime::pipes::{Pipe, Read};
 use crate::runtime::{Init, Outcome};
@@ -18,13 +22,18 @@ pub struct Found {
     pub session: Arc<Session>,
     /// What was sent with the command. It comes out of the sandbox: hostile.
     pub note: Vec<u8>,
-    /// How it ended; `None` if its sandbox ended first.
+    /// How it ended; `None` if its sandbox ended first, or its deadline came.
     pub status: Option<Status>,
+    /// Whether it was stopped because its deadline came.
+    pub timed_out: bool,
     /// The limit of the sandbox that made it fail, in words.
     pub limit: Option<String>,
     /// From its start to its end.
     pub duration: Duration,
 }
+
+/// Records the end of a command, unless that is recorded already.
+pub type OnFound = Box<dyn Fn(Found) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 impl Registry {
     /// Follow every command of an adopted session to its end, which is then recorded.
@@ -56,23 +65,49 @@ impl Registry {
         }
         let at_work = session.activity();
         let end = match (exited, running) {
-            (Some(status), _) => Some((status, met)),
-            (None, Some(running)) => end_of(running).await,
-            (None, None) => None,
+            (Some(status), _) => End::Exited(status, met),
+            (None, Some(running)) => {
+                let noted = (self.deps.noted)(&note).unwrap_or(Duration::MAX);
+                let within = noted.min(Duration::from_secs(self.policy().execute_timeout));
+                end_of(init, run, running, within.saturating_sub(age)).await
+            }
+            (None, None) => End::SandboxGone,
         };
-        let limit = end.and_then(|(status, met)| session.live()?.meter.limit_met(status, met));
-        let status = end.map(|(status, _)| status);
+        let (status, limit) = match end {
+            End::Exited(status, met) => {
+                (Some(status), session.live().and_then(|live| live.meter.limit_met(status, met)))
+            }
+            End::TimedOut | End::SandboxGone => (None, None),
+        };
+        let timed_out = end == End::TimedOut;
         drop(at_work);
         let duration = if exited.is_some() { age } else { begun.map_or(age, |begun| begun.elapsed()) };
-        (self.deps.found)(Found { session: session.clone(), note, status, limit, duration });
+        (self.deps.found)(Found { session: session.clone(), note, status, timed_out, limit, duration }).await;
         init.forget(run);
     }
 }
 
-async fn end_of(running: Running) -> Option<(Status, Met)> {
-    match running.exited.await {
-        Ok(Outcome::Exited(status, _, met)) => Some((status, met)),
-        Ok(Outcome::Refused(..)) | Err(_) => None,
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Exited(Status, Met),
+    TimedOut,
+    SandboxGone,
+}
+
+/// Wait for the end of a run, and bring it about with everything that it has started when it has not ended `within` so long.
+async fn end_of(init: &Init, run: RunId, running: Running, within: Duration) -> End {
+    let Running { exited, emptied } = running;
+    match timeout(within, exited).await {
+        Ok(Ok(Outcome::Exited(status, _, met))) => End::Exited(status, met),
+        Ok(Ok(Outcome::Refused(..)) | Err(_)) => End::SandboxGone,
+        Err(_) => {
+            init.stop(run, TERM_GRACE).await;
+            if timeout(TERM_GRACE + KILL_GRACE, emptied).await.is_err() {
+                tracing::error!(%run, "processes outlive their SIGKILL");
+            }
+            End::TimedOut
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a sandbox uses, from its cgroup's files: two readings make a rate, and nobody waits for the second.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -12,13 +13,15 @@ use wire::init::{Met, Status};
 pub struct Meter {
     cgroup: PathBuf,
     last: Mutex<Option<(Instant, u64)>>,
+    /// Microseconds of CPU that were told of.
+    told: AtomicU64,
 }
 
 impl Meter {
     /// The meter of this cgroup directory.
     #[must_use]
     pub fn new(cgroup: PathBuf) -> Self {
-        let meter = Self { cgroup, last: Mutex::new(None) };
+        let meter = Self { cgroup, last: Mutex::new(None), told: AtomicU64::new(0) };
         let first = meter.cpu_us().map(|cpu| (Instant::now(), cpu));
         *meter.last.lock().unwrap_or_else(PoisonError::into_inner) = first;
         meter
@@ -29,12 +32,25 @@ impl Meter {
     pub fn read(&self) -> SessionUsage {
         let commands = self.cgroup.join("commands");
         SessionUsage {
-            memory_bytes: number(&self.cgroup.join("memory.current")),
+            memory_bytes: self.memory_bytes(),
             memory_limit_bytes: number(&commands.join("memory.max")),
             cpu_percent: self.cpu_percent(),
             pids: number(&self.cgroup.join("pids.current")).or_else(|| count(&self.cgroup, 4)),
             network: None,
         }
+    }
+
+    /// Memory in use, in bytes; none where the kernel does not account it.
+    #[must_use]
+    pub fn memory_bytes(&self) -> Option<u64> {
+        number(&self.cgroup.join("memory.current"))
+    }
+
+    /// CPU time since this was last asked, in microseconds.
+    #[must_use]
+    pub fn spent_us(&self) -> u64 {
+        let now = self.cpu_us().unwrap_or(0);
+        now.saturating_sub(self.told.fetch_max(now, Ordering::Relaxed))
     }
 
     /// The limit that made a command fail, in words, if one did: as the kernel has it now.
@@ -125,6 +141,17 @@ mod tests {
         assert_eq!(meter.limit_met(Status::Code(2), met(false, true)).unwrap(), "process limit 64");
         assert_eq!(meter.limit_met(Status::Code(0), met(false, true)), None);
         assert_eq!(meter.limit_met(killed, met(false, false)), None);
+    }
+
+    #[test]
+    fn time_is_told_once() {
+        let cgroup = tempfile::tempdir().unwrap();
+        let meter = Meter::new(cgroup.path().to_owned());
+        assert_eq!(meter.spent_us(), 0);
+        std::fs::write(cgroup.path().join("cpu.stat"), "usage_usec 500\n").unwrap();
+        assert_eq!((meter.spent_us(), meter.spent_us()), (500, 0));
+        std::fs::write(cgroup.path().join("cpu.stat"), "usage_usec 700\n").unwrap();
+        assert_eq!(meter.spent_us(), 200);
     }
 
     #[test]

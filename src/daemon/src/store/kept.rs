@@ -19,6 +19,21 @@ impl Store {
         .await
     }
 
+    /// Every write layer that is kept: whose, and the image on which it stands.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn layer_tags(&self) -> Result<Vec<(SessionId, String)>, StoreError> {
+        self.call("list the write layers", move |connection| {
+            let sql = "SELECT id, layer_tag FROM workspaces WHERE layer_tag IS NOT NULL ORDER BY id";
+            let mut statement = connection.prepare_cached(sql)?;
+            let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))?;
+            let rows: Vec<(String, String)> = rows.collect::<Result<_, _>>()?;
+            Ok(rows.into_iter().filter_map(|(id, tag)| Some((SessionId::parse(&id).ok()?, tag))).collect())
+        })
+        .await
+    }
+
     /// Record that a session's write layer has no sandbox any more, since `at` (Unix seconds).
     ///
     /// # Errors
@@ -77,6 +92,32 @@ impl Store {
     /// [`StoreError`].
     pub async fn layers_stopped_before(&self, at: f64) -> Result<Vec<SessionId>, StoreError> {
         self.ids("list stopped write layers", "SELECT id FROM workspaces WHERE stopped_at < ?1", at).await
+    }
+
+    /// Whether a session's write layer is stopped, since before `at`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn is_layer_stopped_before(&self, id: SessionId, at: f64) -> Result<bool, StoreError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM workspaces WHERE id = ?1 AND stopped_at < ?2)";
+        self.is("look up the write layer", sql, id, at).await
+    }
+
+    /// Whether a workspace is of no open session and was last opened before `at`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn is_workspace_unopened_since(&self, id: SessionId, at: f64) -> Result<bool, StoreError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM workspaces WHERE id = ?1 AND last_opened < ?2)
+                   AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = ?1)";
+        self.is("look up the workspace", sql, id, at).await
+    }
+
+    async fn is(&self, operation: &'static str, sql: &'static str, id: SessionId, at: f64) -> Result<bool, StoreError> {
+        self.call(operation, move |connection| {
+            connection.prepare_cached(sql)?.query_row(params![id.as_str(), at], |row| row.get(0))
+        })
+        .await
     }
 
     /// Workspaces of no open session that were last opened before `at`.
@@ -159,10 +200,18 @@ mod tests {
         assert!(store.layers_stopped_before(100.0).await.unwrap().is_empty());
         store.session_running(id.clone(), 1, "tag".into()).await.unwrap();
         assert_eq!(store.layer_tag(id.clone()).await.unwrap().as_deref(), Some("tag"));
+        assert_eq!(store.layer_tags().await.unwrap(), [(id.clone(), "tag".to_owned())]);
         assert!(store.layers_stopped_before(100.0).await.unwrap().is_empty());
         store.layer_stopped(id.clone(), 5.0).await.unwrap();
         assert_eq!(store.layers_stopped_before(100.0).await.unwrap(), std::slice::from_ref(&id));
         assert!(store.layers_stopped_before(4.0).await.unwrap().is_empty());
+        assert!(store.is_layer_stopped_before(id.clone(), 6.0).await.unwrap());
+        assert!(!store.is_layer_stopped_before(id.clone(), 5.0).await.unwrap());
+        // Who looks again finds one that has run meanwhile, and was stopped again.
+        store.session_running(id.clone(), 1, "tag".into()).await.unwrap();
+        assert!(!store.is_layer_stopped_before(id.clone(), 6.0).await.unwrap());
+        store.layer_stopped(id.clone(), 50.0).await.unwrap();
+        assert!(!store.is_layer_stopped_before(id.clone(), 6.0).await.unwrap());
         assert!(store.workspaces_unopened_since(100.0).await.unwrap().is_empty());
         store.remove_session(id.clone(), false).await.unwrap();
         assert_eq!(store.workspaces_unopened_since(100.0).await.unwrap(), std::slice::from_ref(&id));

@@ -16,10 +16,12 @@ mod workspaces;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::oneshot;
+
+use crate::metrics;
 
 pub use operations::{Filter, OperationRow, Operations, Page, Reader};
 pub use sessions::{SessionRow, SessionState};
@@ -132,9 +134,15 @@ impl Store {
         work: impl FnOnce(&mut Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
+        let (asked, waiting) = (Instant::now(), metrics::STORE_QUEUE.one());
         let job = Box::new(move |connection: &mut Connection| {
+            let begun = Instant::now();
+            metrics::STORE_WAIT.observe(begun - asked);
+            let result = work(connection);
+            metrics::STORE.observe(begun.elapsed());
+            drop(waiting);
             // A caller that went away does not undo what was asked.
-            let _ = reply.send(work(connection));
+            let _ = reply.send(result);
         });
         self.jobs.try_send(job).map_err(|_| StoreError::Busy { operation })?;
         let result = answer.await.map_err(|_| StoreError::Busy { operation })?;
@@ -192,8 +200,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.db");
         drop(Store::open(&path).unwrap());
-        // The thread closes the connection (and checkpoints) a moment after the handle is gone.
-        std::thread::sleep(Duration::from_millis(200));
+        // The thread closes the connection (and checkpoints) a moment after the handle is gone; then this file goes.
+        let until = Instant::now() + Duration::from_secs(60);
+        while dir.path().join("state.db-wal").exists() {
+            assert!(Instant::now() < until, "the connection stays open");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let mut bytes = std::fs::read(&path).unwrap();
         let middle = 100..bytes.len();
         bytes[middle].fill(0xff);

@@ -14,11 +14,13 @@ use std::time::Duration;
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, InterruptHandle, OpenFlags, Row, params, params_from_iter};
 use serde::{Deserialize, Serialize};
-use wire::id::{SessionId, Tenant};
+use uuid::Uuid;
+use wire::id::{RequestId, SessionId, Tenant};
 
 use super::{StoreError, migrations};
 
-const STEPS: &[&str] = &["
+const STEPS: &[&str] = &[
+    "
     CREATE TABLE operations (
         id          INTEGER PRIMARY KEY,   -- rises with every operation of the service
         session     TEXT NOT NULL,
@@ -41,13 +43,19 @@ const STEPS: &[&str] = &["
     CREATE INDEX operations_op ON operations (op);
     CREATE INDEX operations_failed ON operations (ok) WHERE ok = 0;
     CREATE INDEX operations_at ON operations (at);
-"];
+",
+    "
+    ALTER TABLE operations ADD COLUMN request TEXT;   -- id of the request that it was done for
+    ALTER TABLE operations ADD COLUMN command BLOB;   -- of a command: 16 bytes that no other has
+",
+];
 
 /// Events of one session that are shown.
 const EVENTS: u32 = 200;
 /// Rows deleted at once, so that nothing waits long for its turn.
 const SWEEP: u32 = 2000;
-const COLUMNS: &str = "id, session, opened, seq, at, tenant, agent, run, op, target, ok, detail, duration_ms";
+const COLUMNS: &str =
+    "id, session, opened, seq, at, tenant, agent, run, op, target, ok, detail, duration_ms, request, command";
 
 /// One operation, as a row and as a line of the journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,6 +86,12 @@ pub struct OperationRow {
     pub detail: String,
     /// How long it took, in milliseconds.
     pub duration_ms: f64,
+    /// Id of the request that it was done for.
+    #[serde(default)]
+    pub request: Option<String>,
+    /// Of a command: what tells it from every other.
+    #[serde(default)]
+    pub command: Option<Uuid>,
 }
 
 /// Which operations. What is absent does not restrict.
@@ -91,6 +105,8 @@ pub struct Filter {
     pub op: Option<String>,
     /// Those that failed, or those that did not.
     pub failed: Option<bool>,
+    /// That were done for this request.
+    pub request: Option<RequestId>,
     /// Whose name or target holds this text, in any case.
     pub text: Option<String>,
     /// Leave out so many.
@@ -160,20 +176,35 @@ impl Operations {
         insert(&mut self.connection, rows).map_err(failed("write the operations log"))
     }
 
-    /// Highest number within one opening of a session; 0 if it has none among its newest.
+    /// Highest number within one opening of a session, and when the last of them ended (Unix seconds); 0 and 0 if it has none
+    /// among its newest.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn last_seq(&self, session: &SessionId, opened: u64) -> Result<u64, StoreError> {
+    pub fn last(&self, session: &SessionId, opened: u64) -> Result<(u64, f64), StoreError> {
         let sql = format!(
-            "SELECT max(seq) FROM (SELECT opened, seq FROM operations WHERE session = ?1 ORDER BY id DESC LIMIT {EVENTS})
-             WHERE opened = ?2"
+            "SELECT ifnull(max(seq), 0), ifnull(max(at), 0.0)
+             FROM (SELECT opened, seq, at FROM operations WHERE session = ?1 ORDER BY id DESC LIMIT {EVENTS}) WHERE opened = ?2"
         );
         let read = || {
             let mut statement = self.connection.prepare_cached(&sql)?;
-            statement.query_row(params![session.as_str(), signed(opened)], |row| row.get::<_, Option<i64>>(0))
+            let values = params![session.as_str(), signed(opened)];
+            statement.query_row(values, |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))
         };
-        read().map(|seq| seq.map_or(0, unsigned)).map_err(failed("read the operations log"))
+        read().map(|(seq, at)| (unsigned(seq), at)).map_err(failed("read the operations log"))
+    }
+
+    /// Whether the end of this command is there, in this opening of a session.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn has_command(&self, session: &SessionId, opened: u64, command: Uuid) -> Result<bool, StoreError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM operations WHERE session = ?1 AND opened = ?2 AND command = ?3)";
+        let read = || {
+            let mut statement = self.connection.prepare_cached(sql)?;
+            statement.query_row(params![session.as_str(), signed(opened), command.into_bytes()], |row| row.get(0))
+        };
+        read().map_err(failed("read the operations log"))
     }
 
     /// The newest 200 of a session, those of this opening with a number above `after`, in order.
@@ -263,7 +294,7 @@ fn failed(operation: &'static str) -> impl FnOnce(rusqlite::Error) -> StoreError
 fn insert(connection: &mut Connection, rows: &[OperationRow]) -> Result<(), rusqlite::Error> {
     let transaction = connection.transaction()?;
     let sql = format!(
-        "INSERT OR IGNORE INTO operations ({COLUMNS}, folded) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
+        "INSERT OR IGNORE INTO operations ({COLUMNS}, folded) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)"
     );
     let mut statement = transaction.prepare_cached(&sql)?;
     for row in rows {
@@ -282,6 +313,8 @@ fn insert(connection: &mut Connection, rows: &[OperationRow]) -> Result<(), rusq
             row.ok,
             row.detail,
             row.duration_ms,
+            row.request,
+            row.command.map(Uuid::into_bytes),
             folded,
         ])?;
     }
@@ -320,6 +353,7 @@ fn condition(filter: &Filter) -> (String, Vec<Value>) {
     equals("session = ?", filter.session.as_ref().map(SessionId::as_str));
     equals("tenant = ?", filter.tenant.as_ref().map(Tenant::as_str));
     equals("op = ?", filter.op.as_deref());
+    equals("request = ?", filter.request.as_ref().map(RequestId::as_str));
     match filter.failed {
         Some(true) => parts.push("ok = 0"),
         Some(false) => parts.push("ok = 1"),
@@ -361,6 +395,8 @@ fn read(row: &Row<'_>) -> Result<Option<OperationRow>, rusqlite::Error> {
         ok: row.get(10)?,
         detail: row.get(11)?,
         duration_ms: row.get(12)?,
+        request: row.get(13)?,
+        command: row.get::<_, Option<[u8; 16]>>(14)?.map(Uuid::from_bytes),
     }))
 }
 
@@ -371,4 +407,33 @@ fn signed(number: u64) -> i64 {
 
 fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_of_an_earlier_version_is_read_and_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("operations.db");
+        let mut connection = Connection::open(&path).unwrap();
+        migrations::steps(&mut connection, &STEPS[..1]).unwrap();
+        let sql = "INSERT INTO operations (id, session, opened, seq, at, op, target, ok, detail, duration_ms)
+                   VALUES (7, 'a', 5, 1, 2.5, 'run', 'true', 1, 'exit 0', 1.5)";
+        connection.execute_batch(sql).unwrap();
+        drop(connection);
+
+        let mut operations = Operations::open(&path).unwrap();
+        let session = SessionId::parse("a").unwrap();
+        let old = operations.events(&session, 5, 0).unwrap().remove(0);
+        assert_eq!((old.id, old.request.as_deref(), old.command), (7, None, None));
+        let (request, command) = (Some("q-1".to_owned()), Some(Uuid::from_u128(9)));
+        let new = OperationRow { id: 8, seq: 2, request, command, ..old };
+        operations.insert(std::slice::from_ref(&new)).unwrap();
+        assert_eq!(operations.events(&session, 5, 1).unwrap(), [new]);
+        assert!(operations.has_command(&session, 5, Uuid::from_u128(9)).unwrap());
+        let of_request = Filter { request: RequestId::parse("q-1").ok(), limit: 5, ..Filter::default() };
+        assert_eq!(Reader::open(&path).unwrap().page(&of_request, &[]).unwrap().total, 1);
+    }
 }

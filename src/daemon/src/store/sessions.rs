@@ -79,26 +79,29 @@ impl Store {
         .await
     }
 
-    /// Record that a session is to be ended, with its files if `purge`.
+    /// Record that a session, last used `at` (Unix seconds), is to be ended, with its files if `purge`.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn session_closing(&self, id: SessionId, purge: bool) -> Result<(), StoreError> {
+    pub async fn session_closing(&self, id: SessionId, at: f64, purge: bool) -> Result<(), StoreError> {
         self.call("record the session's end", move |connection| {
             let state = if purge { SessionState::Purging } else { SessionState::Closing };
-            let sql = "UPDATE sessions SET state = ?2 WHERE id = ?1";
-            connection.prepare_cached(sql)?.execute([id.as_str(), state.text()]).map(drop)
+            let sql = "UPDATE sessions SET state = ?2, last_activity = max(last_activity, ?3) WHERE id = ?1";
+            connection.prepare_cached(sql)?.execute(params![id.as_str(), state.text(), at]).map(drop)
         })
         .await
     }
 
-    /// Forget a session, and its workspace's record too when `purge`.
+    /// Forget a session, and its workspace's record too when `purge`; one that is kept was opened as long as it was used.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn remove_session(&self, id: SessionId, purge: bool) -> Result<(), StoreError> {
         self.call("remove the session", move |connection| {
             let transaction = connection.transaction()?;
+            let sql = "UPDATE workspaces SET last_opened = sessions.last_activity FROM sessions
+                       WHERE workspaces.id = ?1 AND sessions.id = ?1 AND sessions.last_activity > workspaces.last_opened";
+            transaction.prepare_cached(sql)?.execute([id.as_str()])?;
             transaction.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([id.as_str()])?;
             if purge {
                 transaction.prepare_cached("DELETE FROM workspaces WHERE id = ?1")?.execute([id.as_str()])?;
@@ -108,7 +111,7 @@ impl Store {
         .await
     }
 
-    /// Record when sessions were last used.
+    /// Record when sessions were last used; one that is known to have been used since stays so.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -116,7 +119,7 @@ impl Store {
         self.call("record activity", move |connection| {
             let transaction = connection.transaction()?;
             for (id, at) in &used {
-                let sql = "UPDATE sessions SET last_activity = ?2 WHERE id = ?1";
+                let sql = "UPDATE sessions SET last_activity = max(last_activity, ?2) WHERE id = ?1";
                 transaction.prepare_cached(sql)?.execute(params![id.as_str(), at])?;
             }
             transaction.commit()
@@ -157,12 +160,13 @@ fn insert(connection: &mut Connection, row: &SessionRow) -> Result<(), rusqlite:
     let transaction = connection.transaction()?;
     let entered = transaction
         .prepare_cached(
-            // One that was not removed to the end gives way; one that was promised does not.
+            // One that was not removed to the end gives way; one that was promised does not. One on another runtime was not
+            // taken up at the start, because that runtime is not allowed any more: nobody has it.
             "INSERT INTO sessions (id, state, runtime, tenant, nonce, slot, created_at, last_activity)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
              ON CONFLICT (id) DO UPDATE SET state = ?2, runtime = ?3, tenant = ?4, nonce = ?5, slot = ?6,
                                             created_at = ?7, last_activity = ?8
-             WHERE sessions.state <> 'running'",
+             WHERE sessions.state <> 'running' OR sessions.runtime <> ?3",
         )?
         .execute(params![
             row.id.as_str(),
@@ -241,6 +245,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_workspace_was_opened_as_long_as_its_session_was_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("state.db")).unwrap();
+        let id = row("a").id;
+        store.insert_session(row("a")).await.unwrap();
+        store.touch_sessions(vec![(id.clone(), 50.0), (id.clone(), 40.0)]).await.unwrap();
+        assert_eq!(store.sessions().await.unwrap()[0].last_activity, 50.0);
+        store.session_closing(id.clone(), 60.0, false).await.unwrap();
+        assert!(!store.is_workspace_unopened_since(id.clone(), 1000.0).await.unwrap(), "it is open");
+        store.remove_session(id.clone(), false).await.unwrap();
+        assert!(store.workspaces_unopened_since(60.0).await.unwrap().is_empty());
+        assert!(!store.is_workspace_unopened_since(id.clone(), 60.0).await.unwrap());
+        assert!(store.is_workspace_unopened_since(id, 61.0).await.unwrap());
+    }
+
+    #[tokio::test]
     async fn one_name_is_one_session_and_its_workspace_outlives_it() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("state.db")).unwrap();
@@ -250,6 +270,10 @@ mod tests {
         store.insert_session(row("a")).await.unwrap();
         store.session_running(id.clone(), 3, "tag".into()).await.unwrap();
         assert!(store.insert_session(row("a")).await.is_err());
+        // Unless its runtime is none any more.
+        store.insert_session(SessionRow { runtime: "node".into(), ..row("a") }).await.unwrap();
+        assert_eq!(store.workspace_runtime(id.clone()).await.unwrap().as_deref(), Some("node"));
+        store.insert_session(row("a")).await.unwrap();
         store.remove_session(id.clone(), false).await.unwrap();
         assert!(store.sessions().await.unwrap().is_empty());
         assert_eq!(store.workspace_runtime(id.clone()).await.unwrap().as_deref(), Some("python"));
