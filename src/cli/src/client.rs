@@ -7,17 +7,19 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, LOCATION};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use wire::api::TOKEN_HEADER;
+use wire::api::{REQUEST_ID_HEADER, TOKEN_HEADER};
+use wire::id::RequestId;
 
 use crate::address::Address;
 use crate::body::FileBody;
+use crate::caller::Caller;
 use crate::error::{Failure, detail};
 use crate::output;
 
@@ -41,17 +43,24 @@ pub struct Call<'a> {
     pub path: String,
     /// Seconds until the answer begins; `None` waits for as long as it takes.
     pub within: Option<u64>,
+    /// What the answer is to be, if not JSON.
+    pub accept: Option<&'static str>,
 }
 
 impl<'a> Call<'a> {
     /// A `GET`.
     pub fn get(what: &'a str, path: impl Into<String>) -> Self {
-        Self { what, method: Method::GET, path: path.into(), within: Some(ANSWER_WITHIN) }
+        Self { what, method: Method::GET, path: path.into(), within: Some(ANSWER_WITHIN), accept: None }
     }
 
     /// A `POST`.
     pub fn post(what: &'a str, path: impl Into<String>) -> Self {
         Self { method: Method::POST, ..Self::get(what, path) }
+    }
+
+    /// A `PUT`.
+    pub fn put(what: &'a str, path: impl Into<String>) -> Self {
+        Self { method: Method::PUT, ..Self::get(what, path) }
     }
 
     /// A `DELETE`.
@@ -65,6 +74,13 @@ impl<'a> Call<'a> {
         self.within = seconds;
         self
     }
+
+    /// The same, to be answered as this media type.
+    #[must_use]
+    pub fn accept(mut self, kind: &'static str) -> Self {
+        self.accept = Some(kind);
+        self
+    }
 }
 
 /// The service, as far as this program talks to it.
@@ -72,25 +88,38 @@ impl<'a> Call<'a> {
 pub struct Client {
     address: Address,
     token: Option<HeaderValue>,
+    caller: Caller,
     connection: Option<SendRequest<Outgoing>>,
 }
 
 impl Client {
     /// A client that connects when it first asks.
     pub fn new(address: Address, token: Option<HeaderValue>) -> Self {
-        Self { address, token, connection: None }
+        Self { address, token, caller: Caller::new(), connection: None }
+    }
+
+    /// The same, which says for whom it asks.
+    #[must_use]
+    pub fn on_behalf_of(self, caller: Caller) -> Self {
+        Self { caller, ..self }
     }
 
     /// Another one of the same service, with a connection of its own.
     #[must_use]
     pub fn another(&self) -> Self {
-        Self::new(self.address.clone(), self.token.clone())
+        Self::new(self.address.clone(), self.token.clone()).on_behalf_of(self.caller.clone())
     }
 
     /// Where the service is, for messages.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
+    }
+
+    /// Whether the service is on this machine.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.address.is_here()
     }
 
     /// Ask without a body and read the answer whole.
@@ -102,6 +131,11 @@ impl Client {
     pub async fn ask_json(&mut self, call: Call<'_>, body: &impl Serialize) -> Result<Answer, Failure> {
         let body = self.encode(&call, body)?;
         self.exchange(call, Some("application/json"), Full::new(body)).await
+    }
+
+    /// Ask without a body; the answer's own body is the caller's to read.
+    pub async fn open(&mut self, call: &Call<'_>) -> Result<Response<Incoming>, Failure> {
+        self.send(call, None, Either::Left(Full::default())).await
     }
 
     /// Ask with a JSON body; the answer's own body is the caller's to read.
@@ -123,10 +157,10 @@ impl Client {
 
     /// Read an answer whole.
     pub async fn collect(&self, call: &Call<'_>, response: Response<Incoming>) -> Result<Answer, Failure> {
-        let status = response.status();
+        let (status, request) = (response.status(), request_of(&response));
         let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
         let body = body.map_err(|source| self.broken(call.what, source))?.to_bytes();
-        Ok(Answer { what: call.what.to_owned(), address: self.address(), status, body })
+        Ok(Answer { what: call.what.to_owned(), address: self.address(), request, status, body })
     }
 
     /// The connection broke during `what`.
@@ -164,8 +198,19 @@ impl Client {
                 .map_err(|_| Failure::Late { what: call.what.to_owned(), address: self.address(), seconds })?,
         };
         let response = response.map_err(|source| self.broken(call.what, source))?;
+        if response.status().is_redirection() {
+            return Err(self.redirected(call.what, &response));
+        }
         self.connection = Some(connection);
         Ok(response)
+    }
+
+    /// The service redirects nobody, and the token is for its address alone: whoever says so is somebody else.
+    fn redirected(&self, what: &str, response: &Response<Incoming>) -> Failure {
+        let place =
+            response.headers().get(LOCATION).map(|place| String::from_utf8_lossy(place.as_bytes()).into_owned());
+        let reason = format!("it points to {}, where nobody was asked", place.as_deref().unwrap_or("another address"));
+        Failure::Foreign { what: what.to_owned(), address: self.address(), reason }
     }
 
     fn request(
@@ -183,8 +228,14 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header(TOKEN_HEADER, token);
         }
+        for (name, value) in &self.caller {
+            request = request.header(name, value);
+        }
         if let Some(kind) = kind {
             request = request.header(CONTENT_TYPE, kind);
+        }
+        if let Some(kind) = call.accept {
+            request = request.header(ACCEPT, kind);
         }
         request.body(body).map_err(|source| self.broken(call.what, source))
     }
@@ -220,11 +271,18 @@ async fn shake<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S) ->
     Ok(sender)
 }
 
+/// The name of the request in the service's log.
+#[must_use]
+pub fn request_of<B>(response: &Response<B>) -> Option<RequestId> {
+    RequestId::parse(response.headers().get(REQUEST_ID_HEADER)?.to_str().ok()?).ok()
+}
+
 /// A whole answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
     what: String,
     address: String,
+    request: Option<RequestId>,
     /// HTTP status.
     pub status: StatusCode,
     /// Body.
@@ -240,8 +298,8 @@ impl Answer {
         if self.status.is_success() {
             return Ok(self);
         }
-        let Self { what, address, status, body } = self;
-        Err(Failure::Refused { what, address, status: status.as_u16(), detail: detail(&body) })
+        let Self { what, address, request, status, body } = self;
+        Err(Failure::Refused { what, address, status: status.as_u16(), detail: detail(&body), request })
     }
 
     /// What it holds, if its status is 2xx.
@@ -331,6 +389,23 @@ mod tests {
         let mut nobody = Client::new(Address::Unix("/nonexistent/x.sock".into()), None);
         let failure = nobody.ask(Call::get("list", "/images")).await.unwrap_err();
         assert!(matches!(failure, Failure::Connect { .. }) && failure.mend().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_followed_by_nobody() {
+        let thief = Server::tcp(|_| reply(200, "[]")).await;
+        let place = thief.url();
+        for status in [301, 302, 307, 308] {
+            let sent = place.clone();
+            let server = Server::tcp(move |_| {
+                format!("HTTP/1.1 {status} X\r\nlocation: {sent}/images\r\ncontent-length: 0\r\n\r\n")
+            })
+            .await;
+            let failure = server.client().ask(Call::get("list", "/images")).await.unwrap_err();
+            assert_eq!(failure.status(), 76);
+            assert!(failure.text().contains(&place), "{}", failure.text());
+        }
+        assert!(thief.seen().is_empty());
     }
 
     #[tokio::test]

@@ -1,9 +1,11 @@
 //! What can go wrong: what was attempted and on what, what to do about it, and the exit status.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 
 use wire::api::{Detail, ErrorBody, PathError};
+use wire::id::RequestId;
 
 use crate::output::harmless;
 
@@ -54,6 +56,8 @@ pub enum Failure {
         status: u16,
         /// The service's words.
         detail: Detail,
+        /// What the request is called in its log.
+        request: Option<RequestId>,
     },
     /// The answer is not one of this contract.
     #[error("{what} at {address}: not an answer of sandboxd: {reason}")]
@@ -84,6 +88,12 @@ pub enum Failure {
         /// Why not.
         reason: String,
     },
+    /// A catalogue cannot be used.
+    #[error(transparent)]
+    Catalog(#[from] catalog::CatalogError),
+    /// A copy of a catalogue is not what the catalogue says.
+    #[error("{0}; renew it with --write in place of --check")]
+    Differs(String),
     /// Whoever reads our output went away.
     #[error("write to standard output")]
     Output(#[source] io::Error),
@@ -111,6 +121,9 @@ impl Failure {
             Self::Foreign { .. } => 76,
             Self::Local { .. } => 74,
             Self::Copy { .. } => 65,
+            Self::Catalog(catalog::CatalogError::Read { .. }) => 74,
+            Self::Catalog(_) => 65,
+            Self::Differs(_) => 1,
             Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe => 141,
             Self::Output(_) => 74,
         }
@@ -118,8 +131,8 @@ impl Failure {
 
     /// What to do about it, where that is known.
     #[must_use]
-    pub fn mend(&self) -> Option<&'static str> {
-        match self {
+    pub fn mend(&self) -> Option<Cow<'static, str>> {
+        let words = match self {
             Self::Connect { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Some("join the group that owns the socket, or use --url with the service's TCP address")
             }
@@ -131,11 +144,23 @@ impl Failure {
             }
             Self::Refused { status: 429, .. } => Some("close a session, or try again later"),
             Self::Refused { status: 410, .. } => Some("open a new session: this one's files are gone with its sandbox"),
+            Self::Refused { status: 500.., request: Some(request), .. } => {
+                return Some(
+                    format!("the reason is in the service's log: journalctl SANDBOXD_REQUEST={request}").into(),
+                );
+            }
             Self::Refused { status: 500.., .. } => Some("the reason is in the service's log: journalctl -u sandboxd"),
             Self::Foreign { .. } => Some("check that the address is sandboxd's"),
             Self::Late { .. } | Self::Broken { .. } => Some("see whether the service is well: sandboxctl doctor"),
-            Self::Usage(_) | Self::Refused { .. } | Self::Local { .. } | Self::Copy { .. } | Self::Output(_) => None,
-        }
+            Self::Usage(_)
+            | Self::Refused { .. }
+            | Self::Local { .. }
+            | Self::Copy { .. }
+            | Self::Catalog(_)
+            | Self::Differs(_)
+            | Self::Output(_) => None,
+        };
+        words.map(Cow::Borrowed)
     }
 
     /// Whether the service said that nothing is at the path, or a file is on the way to it.
@@ -201,7 +226,8 @@ mod tests {
     use super::*;
 
     fn refused(status: u16, body: &str) -> Failure {
-        Failure::Refused { what: "run".into(), address: "x".into(), status, detail: detail(body.as_bytes()) }
+        let request = RequestId::parse("q-1").ok();
+        Failure::Refused { what: "run".into(), address: "x".into(), status, detail: detail(body.as_bytes()), request }
     }
 
     #[test]
@@ -221,6 +247,12 @@ mod tests {
             assert_eq!(refused(status, "").status(), exit, "{status}");
         }
         assert_eq!(Failure::Usage(String::new()).status(), 2);
+    }
+
+    #[test]
+    fn whoever_is_failed_by_the_service_is_told_where_the_reason_is() {
+        assert!(refused(502, "").mend().unwrap().ends_with("journalctl SANDBOXD_REQUEST=q-1"));
+        assert!(refused(404, "").mend().is_none());
     }
 
     #[test]

@@ -6,22 +6,33 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`args`] | what may be written on the command line |
-//! | [`address`] | where the service is, and with which token it is asked |
+//! | [`target`], [`address`], [`config`] | which service is asked, and with which token; contexts |
 //! | [`client`], [`body`] | one HTTP exchange after another, over TCP or a unix socket |
+//! | [`execute`], [`stream`] | a command in a session, its output as it comes, its end |
+//! | [`layout`] | an OCI layout as a directory, from and to the stream that the service knows |
 //! | [`remote`], [`shell`] | a session's files: by the file routes, or by commands where the service says so |
 //! | [`commands`] | one module for each group of commands |
-//! | [`output`] | tables, sizes, ages; what a sandbox wrote is made harmless before a terminal sees it |
+//! | [`routes`] | which command reaches which route |
+//! | [`output`], [`progress`] | tables, sizes, ages, bars; what a sandbox wrote is made harmless before a terminal sees it |
 //! | [`error`] | what can go wrong, what to do about it, and the exit status |
 
 mod address;
 mod args;
 mod body;
+mod caller;
 mod client;
 mod commands;
+mod config;
 mod error;
+mod execute;
+mod layout;
 mod output;
+mod progress;
 mod remote;
+mod routes;
 mod shell;
+mod stream;
+mod target;
 #[cfg(test)]
 mod testing;
 
@@ -36,7 +47,12 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {
-        Ok(runtime) => runtime.block_on(commands::run(args)),
+        Ok(runtime) => {
+            let done = runtime.block_on(commands::run(args));
+            // A thread that waits for a terminal or a pipe is not waited for.
+            runtime.shutdown_background();
+            done
+        }
         Err(source) => Err(Failure::local("start", "the event loop", source)),
     };
     match done {

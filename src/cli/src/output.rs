@@ -77,6 +77,24 @@ pub fn age(at: f64) -> String {
     span(now - at)
 }
 
+/// A Unix time to the second, in UTC: `2026-01-31 12:00:00`.
+#[must_use]
+pub fn when(at: f64) -> String {
+    #[allow(clippy::cast_possible_truncation)] // saturates, and is bounded
+    let seconds = (at as i64).clamp(0, 253_402_300_799);
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March, of which 400 have 146,097 days: a leap day is the last of its year.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + next;
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
 /// `1 file`, `2 files`.
 #[must_use]
 pub fn count(number: u64, noun: &str) -> String {
@@ -155,6 +173,22 @@ mod tests {
             assert_eq!(span(seconds), text);
         }
         assert_eq!(span(f64::NAN), "0 ms");
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (at, text) in [
+            (0.0, "1970-01-01 00:00:00"),
+            (951_782_400.0, "2000-02-29 00:00:00"),
+            (951_868_800.9, "2000-03-01 00:00:00"),
+            (1_709_251_199.0, "2024-02-29 23:59:59"),
+            (4_107_542_400.0, "2100-03-01 00:00:00"),
+            (1_798_761_599.0, "2026-12-31 23:59:59"),
+            (f64::NAN, "1970-01-01 00:00:00"),
+            (f64::INFINITY, "9999-12-31 23:59:59"),
+        ] {
+            assert_eq!(when(at), text);
+        }
     }
 
     #[test]

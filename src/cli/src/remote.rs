@@ -90,13 +90,25 @@ impl<'c> Remote<'c> {
 
     /// Make a directory and its parents.
     pub async fn mkdir(&mut self, path: &str) -> Result<(), Failure> {
-        let what = format!("make directory {}", self.name(path));
-        let call = Call::post(&what, self.route("mkdir"));
-        let answer = self.client.ask_json(call, &FilePathRequest { path: path.to_owned() }).await?;
-        match answered(answer)? {
-            Some(_) => Ok(()),
-            None => self.shell().mkdir(path).await,
+        match self.done(&format!("make directory {}", self.name(path)), "mkdir", path).await? {
+            true => Ok(()),
+            false => self.shell().mkdir(path).await,
         }
+    }
+
+    /// Remove a file, a link itself, or a directory with all that is in it.
+    pub async fn remove(&mut self, path: &str) -> Result<(), Failure> {
+        match self.done(&format!("remove {}", self.name(path)), "remove", path).await? {
+            true => Ok(()),
+            false => self.shell().remove(path).await,
+        }
+    }
+
+    /// Whether the service did it; not: the sandbox has to.
+    async fn done(&mut self, what: &str, op: &str, path: &str) -> Result<bool, Failure> {
+        let call = Call::post(what, self.route(op));
+        let answer = self.client.ask_json(call, &FilePathRequest { path: path.to_owned() }).await?;
+        answered(answer).map(|answer| answer.is_some())
     }
 
     /// A file's bytes, into `sink`.

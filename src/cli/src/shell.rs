@@ -36,6 +36,7 @@ elif test -f \"$f\" && test -r \"$f\"; then printf %d $(wc -c < \"$f\"); else pr
 printf \"/%s\\0\" \"${f##*/}\"; done' sh {} +";
 const REALPATH: &str = "readlink -f \"$1\" || exit 102";
 const MKDIR: &str = "if test -e \"$1\" && ! test -d \"$1\"; then exit 117; fi; mkdir -p \"$1\"";
+const REMOVE: &str = "test -e \"$1\" || test -L \"$1\" || exit 102; rm -rf \"$1\" || exit 113";
 const READ: &str = "dd if=\"$1\" bs=65536 skip=\"$2\" count=\"$3\" 2>/dev/null | base64";
 // Prints where the bytes go: beside the file that a link leads to.
 const BEGIN: &str = "p=${1%/*}; mkdir -p \"${p:-/}\" || exit 1; test -d \"$1\" && exit 121; \
@@ -95,6 +96,11 @@ impl<'c> Shell<'c> {
     /// Make a directory and its parents.
     pub async fn mkdir(&mut self, path: &str) -> Result<(), Failure> {
         self.script("make directory", MKDIR, path, Vec::new()).await.map(drop)
+    }
+
+    /// Remove a file, a link itself, or a directory with all that is in it.
+    pub async fn remove(&mut self, path: &str) -> Result<(), Failure> {
+        self.script("remove", REMOVE, path, Vec::new()).await.map(drop)
     }
 
     /// A file's bytes, piece by piece: as many as it had at the beginning.
@@ -188,6 +194,7 @@ impl<'c> Shell<'c> {
             address: self.client.address(),
             status,
             detail,
+            request: None,
         }
     }
 
@@ -231,6 +238,7 @@ mod tests {
             output_limited: false,
             output_limit: None,
             limit: None,
+            usage: None,
         };
         reply(200, &serde_json::to_string(&answer).unwrap())
     }
@@ -296,6 +304,24 @@ mod tests {
         assert_eq!(seen, [("a\nx", false, Some(4)), ("b", true, None), ("c", true, None), ("loop", false, Some(0))]);
         assert_eq!(shell.stat(&text(dir.path(), "c")).await.unwrap().name, "c");
         assert_eq!(shell.realpath(&text(dir.path(), "c")).await.unwrap(), text(dir.path(), "b"));
+    }
+
+    #[tokio::test]
+    async fn what_is_removed_is_the_link_and_not_where_it_leads() {
+        let server = Server::unix(execute).await;
+        let (mut client, session) = (server.client(), SessionId::parse("s").unwrap());
+        let mut shell = Shell::new(&mut client, &session);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("kept/below")).unwrap();
+        symlink("kept", dir.path().join("link")).unwrap();
+        symlink("nowhere", dir.path().join("dangling")).unwrap();
+        for name in ["link", "dangling"] {
+            shell.remove(&text(dir.path(), name)).await.unwrap();
+            assert!(shell.remove(&text(dir.path(), name)).await.unwrap_err().is_missing_path());
+        }
+        assert!(dir.path().join("kept/below").is_dir());
+        shell.remove(&text(dir.path(), "kept")).await.unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[tokio::test]

@@ -22,6 +22,11 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Its method.
+    pub fn method(&self) -> &str {
+        self.head.split(' ').next().unwrap()
+    }
+
     /// Its path without the query.
     pub fn path(&self) -> &str {
         self.head.split(' ').nth(1).unwrap().split('?').next().unwrap()
@@ -84,6 +89,11 @@ impl Server {
     /// A client of it with a token.
     pub fn client(&self) -> Client {
         Client::new(self.address.clone(), Some(HeaderValue::from_static("t0ken")))
+    }
+
+    /// Its address over TCP.
+    pub fn url(&self) -> String {
+        self.address.to_string()
     }
 
     /// What it was asked so far.

@@ -7,7 +7,7 @@ use crate::error::Failure;
 use crate::output::{Table, age, count, print, print_json, size};
 
 /// Seconds until a page is answered: without project quotas the service looks at every file.
-const PAGE_WITHIN: u64 = 180;
+pub const PAGE_WITHIN: u64 = 180;
 
 /// Show who uses what.
 pub async fn du(client: &mut Client, json: bool) -> Result<(), Failure> {
@@ -62,7 +62,8 @@ fn share(row: &WorkspaceInfo) -> String {
     most.map_or_else(|| "-".to_owned(), |part| format!("{part:.0} %"))
 }
 
-fn state(state: WorkspaceState) -> &'static str {
+/// A workspace's state in a word.
+pub fn state(state: WorkspaceState) -> &'static str {
     match state {
         WorkspaceState::Open => "open",
         WorkspaceState::Asleep => "asleep",

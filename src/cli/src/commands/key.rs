@@ -18,8 +18,8 @@ struct Derived {
 }
 
 /// Print the id of the session that a key means.
-pub async fn key(client: &mut Client, asked: args::Key, json: bool) -> Result<(), Failure> {
-    let args::Key { scope, organization, agent, run, conversation, user, channel, host } = asked;
+pub async fn key(client: &mut Client, asked: args::KeyOf, json: bool) -> Result<(), Failure> {
+    let args::KeyOf { scope, organization, agent, run, conversation, user, channel, host } = asked;
     let key = Key { scope, organization, agent, run, conversation, user, channel };
     // Before the service is asked for anything.
     key.check().map_err(usage)?;

@@ -21,7 +21,8 @@ pub async fn list(client: &mut Client, ls: Ls, json: bool) -> Result<(), Failure
     if json { print_json(&entries) } else { print(table(&entries)) }
 }
 
-fn table(entries: &[FileEntry]) -> String {
+/// Entries under headings; nothing where there are none.
+pub fn table(entries: &[FileEntry]) -> String {
     if entries.is_empty() {
         return String::new();
     }
@@ -35,7 +36,7 @@ fn table(entries: &[FileEntry]) -> String {
 }
 
 /// An ISO 8601 time to the second, with a space: `2026-01-31 12:00:00`.
-fn when(iso: &str) -> String {
+pub fn when(iso: &str) -> String {
     iso.chars().take(19).map(|c| if c == 'T' { ' ' } else { c }).collect()
 }
 

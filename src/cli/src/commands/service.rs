@@ -1,43 +1,64 @@
-//! `images` and `policy`.
+//! `policy get`, `health`, `metrics`, `service`, `openapi`: the service itself.
 
-use wire::api::{ImageInfo, RuntimePolicy, ServicePolicy};
+use std::collections::BTreeMap;
+
+use wire::api::{RuntimePolicy, ServiceHealth, ServiceIndex, ServicePolicy};
 
 use crate::client::{Call, Client};
 use crate::error::Failure;
-use crate::output::{Table, age, harmless, print, size};
+use crate::output::{Table, harmless, print, print_json, size};
 
-/// List the local images.
-pub async fn images(client: &mut Client, json: bool) -> Result<(), Failure> {
-    let answer = client.ask(Call::get("list the images", "/images")).await?;
-    if json { answer.print_json() } else { print(image_table(&answer.parse::<Vec<ImageInfo>>()?)) }
+/// Say whether the service works: it answered.
+pub async fn health(client: &mut Client, json: bool) -> Result<(), Failure> {
+    let answer = client.ask(Call::get("ask for the health", "/healthz")).await?;
+    if json { answer.print_json() } else { print(health_text(&answer.parse()?)) }
 }
 
-fn image_table(images: &[ImageInfo]) -> String {
-    if images.is_empty() {
-        return "no images yet: a runtime's is made when it is first opened\n".to_owned();
+fn health_text(health: &ServiceHealth) -> String {
+    let of = |limit: Option<u64>| limit.map_or_else(String::new, |limit| format!(" of {limit}"));
+    format!(
+        "{}: {}{} awake, {}{} open; runtimes: {}\n",
+        harmless(&health.status),
+        health.sessions,
+        of(health.limit),
+        health.open_sessions,
+        of(health.open_limit),
+        harmless(&health.runtimes.join(", "))
+    )
+}
+
+/// Print the figures as they are, or as an object: what is before the value of a line, and the value.
+pub async fn metrics(client: &mut Client, json: bool) -> Result<(), Failure> {
+    let text = client.ask(Call::get("read the figures", "/metrics")).await?.ok()?.body;
+    if json { print_json(&figures(&String::from_utf8_lossy(&text))) } else { print(text) }
+}
+
+fn figures(text: &str) -> BTreeMap<&str, f64> {
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    samples
+        .filter_map(|line| line.rsplit_once(' ').and_then(|(name, value)| Some((name, value.parse().ok()?))))
+        .collect()
+}
+
+/// Show what the service is, and its routes.
+pub async fn index(client: &mut Client, json: bool) -> Result<(), Failure> {
+    let address = client.address();
+    let answer = client.ask(Call::get("look at the service", "/")).await?;
+    if json {
+        return answer.print_json();
     }
-    let mut table = Table::new(&["IMAGE", "STATE", ">SIZE", ">LAYERS", ">AGE", "RUNTIMES"]);
-    let none = || "-".to_owned();
-    for image in images {
-        let runtimes = if image.runtimes.is_empty() { none() } else { image.runtimes.join(", ") };
-        let layers = image.layers.len().to_string();
-        let made = image.created_at.map_or_else(none, age);
-        table.row([
-            image.reference.clone(),
-            image.state.clone(),
-            image.size.map_or_else(none, size),
-            layers,
-            made,
-            runtimes,
-        ]);
+    let index: ServiceIndex = answer.parse()?;
+    let routes: Vec<String> = index.endpoints.iter().map(|route| format!("  {}\n", harmless(route))).collect();
+    print(format!("{} at {address}\n{}{}", harmless(&index.service), health_text(&index.health), routes.concat()))
+}
+
+/// Print the API's description, for machines or for people.
+pub async fn describe(client: &mut Client, html: bool, json: bool) -> Result<(), Failure> {
+    if html {
+        return print(client.ask(Call::get("read the documentation", "/docs")).await?.ok()?.body);
     }
-    let mut text = table.render();
-    for image in images {
-        if let Some(error) = &image.error {
-            text.push_str(&format!("{}: {}\n", harmless(&image.reference), harmless(error)));
-        }
-    }
-    text
+    let answer = client.ask(Call::get("read the description", "/openapi.json")).await?;
+    if json { answer.print_json() } else { print(answer.ok()?.body) }
 }
 
 /// Show everything that is in force.
@@ -129,20 +150,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_image_says_why() {
-        let image = |state: &str, error: Option<&str>| ImageInfo {
-            reference: "sandboxd/demo:1".into(),
-            runtimes: vec!["demo".into()],
-            state: state.into(),
-            size: (state == "ready").then_some(300 << 20),
-            layers: vec!["a".into()],
-            created_at: None,
-            error: error.map(str::to_owned),
-        };
-        let text = image_table(&[image("ready", None), image("failed", Some("pip: no such package\u{7}"))]);
-        assert!(text.contains("ready   300.0 MiB       1"), "{text}");
-        assert!(text.ends_with("sandboxd/demo:1: pip: no such package\\u{7}\n"), "{text}");
-        assert!(image_table(&[]).contains("no images yet"));
+    fn figures_are_named_by_what_is_before_their_value() {
+        let found = figures("# HELP x What.\n# TYPE x gauge\nx{a=\"b c\"} 1.5\nbroken\ny 2\n");
+        assert_eq!(found, BTreeMap::from([("x{a=\"b c\"}", 1.5), ("y", 2.0)]));
     }
 
     #[test]

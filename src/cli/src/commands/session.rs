@@ -4,11 +4,11 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use wire::api::{CreateSessionRequest, Detail, SessionCreated, SessionInfo, SessionList, SessionState};
+use wire::api::{CreateSessionRequest, Detail, SessionCreated, SessionInfo, SessionList, SessionState, Tier};
 
-use crate::args::{Close, Open, Sessions};
+use super::opening;
+use crate::args::{Close, Get, OneSession, Open, Sessions};
 use crate::client::{Answer, Call, Client};
 use crate::error::{Failure, detail};
 use crate::output::{Table, age, count, harmless, print, print_json, size, span};
@@ -17,18 +17,16 @@ use crate::output::{Table, age, count, harmless, print, print_json, size, span};
 const OPEN_WITHIN: u64 = 1800;
 /// Pause before asking again for a session that another client is opening.
 const AGAIN: Duration = Duration::from_millis(200);
-/// After how long a person is told what is being waited for.
-const NOTICE: Duration = Duration::from_secs(2);
 
 /// Open a session or attach to one.
 pub async fn open(client: &mut Client, open: Open, json: bool) -> Result<(), Failure> {
-    let Open { id, runtime, tenant, reuse, attach } = open;
-    let request =
-        CreateSessionRequest { session_id: id, runtime, tenant, reuse, attach, ..CreateSessionRequest::default() };
+    let request = open.request().map_err(Failure::Usage)?;
+    let runtime = request.runtime.clone();
     let begun = Instant::now();
+    let watcher = client.another();
     let answer = tokio::select! {
         answer = ask(client, &request) => answer?,
-        never = notice() => match never {},
+        never = opening::notice(watcher, runtime, json) => match never {},
     };
     if json {
         return answer.print_json();
@@ -42,7 +40,7 @@ pub async fn open(client: &mut Client, open: Open, json: bool) -> Result<(), Fai
 }
 
 /// Ask until nobody else is opening that session.
-async fn ask(client: &mut Client, request: &CreateSessionRequest) -> Result<Answer, Failure> {
+pub async fn ask(client: &mut Client, request: &CreateSessionRequest) -> Result<Answer, Failure> {
     let until = Instant::now() + Duration::from_secs(OPEN_WITHIN);
     let what = if request.attach { "attach to the session" } else { "open a session" };
     loop {
@@ -60,29 +58,6 @@ async fn ask(client: &mut Client, request: &CreateSessionRequest) -> Result<Answ
 fn is_opening(answer: &Answer) -> bool {
     answer.status == StatusCode::CONFLICT
         && matches!(detail(&answer.body), Detail::Message(text) if text.contains("opening") || text.contains("opened") || text.contains("closing"))
-}
-
-/// Say what is being waited for, for as long as it is.
-async fn notice() -> std::convert::Infallible {
-    tokio::time::sleep(NOTICE).await;
-    let spinner = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-    if let Ok(style) = ProgressStyle::with_template(
-        "{spinner} waiting for the service, which may be building the runtime's image ({elapsed})",
-    ) {
-        spinner.set_style(style);
-    }
-    let _cleared = Cleared(spinner.clone());
-    spinner.enable_steady_tick(Duration::from_millis(120));
-    std::future::pending().await
-}
-
-/// Takes a spinner off the terminal when the waiting ends.
-struct Cleared(ProgressBar);
-
-impl Drop for Cleared {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
-    }
 }
 
 /// What `close --json` prints: the API answers 204.
@@ -104,27 +79,41 @@ pub async fn close(client: &mut Client, close: &Close, json: bool) -> Result<(),
     print(format!("closed {id}; {files}\n"))
 }
 
+/// End a session's sandbox and keep the session.
+pub async fn hibernate(client: &mut Client, asked: &OneSession, json: bool) -> Result<(), Failure> {
+    turn(client, asked, "hibernate", json).await
+}
+
+/// Have a session's sandbox there.
+pub async fn wake(client: &mut Client, asked: &OneSession, json: bool) -> Result<(), Failure> {
+    turn(client, asked, "wake", json).await
+}
+
+async fn turn(client: &mut Client, asked: &OneSession, to: &str, json: bool) -> Result<(), Failure> {
+    let id = &asked.session;
+    let what = format!("{to} session {id}");
+    let answer = client.ask(Call::post(&what, format!("/sessions/{id}/{to}"))).await?;
+    if json { answer.print_json() } else { print(rows(&[answer.parse()?], false)) }
+}
+
 /// List the open sessions.
 pub async fn list(client: &mut Client, sessions: &Sessions, json: bool) -> Result<(), Failure> {
     let answer = client.ask(Call::get("list the sessions", format!("/sessions?usage={}", sessions.usage))).await?;
     if json { answer.print_json() } else { print(table(&answer.parse()?, sessions.usage)) }
 }
 
-fn table(list: &SessionList, usage: bool) -> String {
+/// Show one session.
+pub async fn get(client: &mut Client, get: &Get, json: bool) -> Result<(), Failure> {
+    let what = format!("look at session {}", get.session);
+    let answer = client.ask(Call::get(&what, format!("/sessions/{}?usage={}", get.session, get.usage))).await?;
+    if json { answer.print_json() } else { print(rows(&[answer.parse()?], get.usage)) }
+}
+
+/// The sessions under headings, and how many there may be.
+pub fn table(list: &SessionList, usage: bool) -> String {
     let limits = [(list.limit, "awake"), (list.open_limit, "open"), (list.tenant_limit, "of one tenant")];
     let limits: Vec<String> = limits.iter().filter_map(|(n, of)| n.map(|n| format!("at most {n} {of}"))).collect();
-    let mut text = String::new();
-    if !list.sessions.is_empty() {
-        let mut headings = vec!["SESSION", "RUNTIME", "TENANT", "STATE", ">IDLE", ">AGE"];
-        if usage {
-            headings.extend([">MEMORY", ">LIMIT", ">CPU", ">PROCESSES"]);
-        }
-        let mut table = Table::new(&headings);
-        for session in &list.sessions {
-            table.row(row(session, usage));
-        }
-        text = table.render();
-    }
+    let mut text = if list.sessions.is_empty() { String::new() } else { rows(&list.sessions, usage) };
     text.push_str(&count(list.sessions.len() as u64, "open session"));
     for limit in limits {
         text.push_str(", ");
@@ -134,12 +123,27 @@ fn table(list: &SessionList, usage: bool) -> String {
     text
 }
 
+fn rows(sessions: &[SessionInfo], usage: bool) -> String {
+    let mut headings = vec!["SESSION", "RUNTIME", "TENANT", "STATE", ">IDLE", ">AGE"];
+    if usage {
+        headings.extend([">MEMORY", ">LIMIT", ">CPU", ">PROCESSES"]);
+    }
+    let mut table = Table::new(&headings);
+    for session in sessions {
+        table.row(row(session, usage));
+    }
+    table.render()
+}
+
 fn row(session: &SessionInfo, usage: bool) -> Vec<String> {
     let none = || "-".to_owned();
-    let state = match (session.state, session.alive) {
-        (SessionState::Running, true) => "running",
-        (SessionState::Running, false) => "ended",
-        (SessionState::Hibernated, _) => "asleep",
+    let state = match (session.tier, session.state, session.alive) {
+        (_, SessionState::Running, false) => "ended",
+        (Some(Tier::Frozen), ..) => "frozen",
+        (Some(Tier::Stopped), ..) => "asleep",
+        (Some(Tier::Files), ..) => "files only",
+        (Some(Tier::Running) | None, SessionState::Running, true) => "running",
+        (Some(Tier::Running) | None, SessionState::Hibernated, _) => "asleep",
     };
     let mut cells = vec![
         session.session_id.to_string(),

@@ -6,7 +6,6 @@ mod upload;
 use std::io::IsTerminal;
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use wire::id::SessionId;
 
@@ -14,6 +13,7 @@ use crate::args::Cp;
 use crate::client::Client;
 use crate::error::Failure;
 use crate::output::{count, harmless, print_json, size, span};
+use crate::progress;
 use crate::remote::Remote;
 
 /// Deepest directory that is copied, from the top.
@@ -75,7 +75,7 @@ impl Tally {
 /// Copy, and say what was left out: exit status 1 if anything was.
 pub async fn copy(client: &mut Client, cp: &Cp, json: bool) -> Result<u8, Failure> {
     let begun = Instant::now();
-    let progress = progress(json);
+    let progress = progress::bytes(json);
     let tally = match (Place::parse(&cp.source)?, Place::parse(&cp.target)?) {
         (Place::Remote(session, path), Place::Stream) => {
             if json {
@@ -117,19 +117,6 @@ fn tell(tally: &Tally, begun: Instant, json: bool) -> Result<(), Failure> {
         eprintln!("copied {}, {} in {took}", count(tally.files, "file"), size(tally.bytes));
     }
     Ok(())
-}
-
-/// A bar on a terminal, which appears once the length is known; nothing elsewhere.
-fn progress(json: bool) -> ProgressBar {
-    if json || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(0);
-    let template = "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// The last component of a path.
