@@ -30,6 +30,7 @@ impl Snapshot {
         files(Path::new("/run/netns"), "network namespace", &mut found);
         links(&mut found);
         rules(&mut found);
+        forwarding(&mut found);
         Self(found)
     }
 
@@ -103,6 +104,16 @@ fn rules(found: &mut BTreeSet<String>) {
     found.extend(text.lines().filter(|line| line.contains("sandboxd")).map(|line| format!("nft {line}")));
 }
 
+/// Devices that forward.
+fn forwarding(found: &mut BTreeSet<String>) {
+    for device in fs::read_dir("/proc/sys/net/ipv4/conf").into_iter().flatten().flatten() {
+        let value = fs::read_to_string(device.path().join("forwarding")).unwrap_or_default();
+        if value.trim() == "1" {
+            found.insert(format!("forwarding by {}", device.file_name().to_string_lossy()));
+        }
+    }
+}
+
 /// The entries of a directory that are numbers.
 #[must_use]
 pub fn numbers(directory: &str) -> Vec<u32> {
@@ -125,6 +136,14 @@ pub fn running(text: &str) -> Vec<u32> {
 pub fn status(pid: u32, key: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(|value| value.trim().to_owned())
+}
+
+/// What a process takes of the memory, in KiB: what it shares with others by shares.
+#[must_use]
+pub fn proportional_memory(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("a line Pss");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// The direct children of a process.

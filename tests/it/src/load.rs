@@ -19,7 +19,7 @@ use crate::session::run_id;
 /// Clients at work at once.
 const CLIENTS: u64 = 8;
 /// How long a request is tried again before it counts as lost.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// How a run of kills ended.
 #[derive(Debug, Default)]
@@ -121,8 +121,12 @@ pub fn run(pair: &mut Pair, kills: usize, seed: u64, points: &[Vec<String>; 2]) 
         for _ in 0..kills {
             kill(pair, &mut dice, points);
         }
-        pair.revive();
         drop(end);
+        // What was started last may be armed, and die under what the clients have yet to finish.
+        while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            pair.revive();
+            std::thread::sleep(Duration::from_millis(20));
+        }
         threads.into_iter().map(|thread| thread.join().expect("a client")).collect::<Vec<_>>()
     });
     // Once more, without anything under way.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,9 +17,10 @@ use serde_json::{Value, json};
 
 use crate::daemon::{binary, repository, target, wait_for};
 use crate::http::{Client, Connection, Endpoint, Response};
+use crate::journal::Journal;
 
 /// The service's user, as `sandboxd dev` has it.
-const SERVICE: u32 = 0x7ffd_0000;
+pub const SERVICE: u32 = 0x7ffd_0000;
 /// The service's token.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// How long the service may take until it answers.
@@ -56,8 +57,12 @@ pub struct Pair {
     launcher: Option<Child>,
     service: Option<Child>,
     keeper: Child,
+    /// Whether standard error is to be the journal's, and where that listens.
+    journal: Option<PathBuf>,
     /// Whether one of them is to die at a fail point.
     pub armed: bool,
+    /// The recipes of bases that the launcher runs.
+    recipes: PathBuf,
 }
 
 /// Which of the two.
@@ -103,10 +108,12 @@ impl Pair {
             environment: Vec::new(),
             launcher: None,
             service: None,
+            journal: None,
             armed: false,
             state,
             cgroup,
             images,
+            recipes: repository().join("images"),
         };
         for (name, value) in environment {
             pair.set(name, value);
@@ -121,6 +128,23 @@ impl Pair {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
+    /// Stand for the journal of systemd from the next starts on: what both tell it.
+    #[must_use]
+    pub fn journal(&mut self) -> Journal {
+        let path = self.state.join("run/journal.sock");
+        let journal = Journal::listen(&path);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        self.journal = Some(path);
+        journal
+    }
+
+    /// Recipes of the test's own instead of the repository's.
+    pub fn own_recipes(&mut self, directory: &Path) {
+        self.recipes = directory.to_owned();
+        self.set("SANDBOXD_RECIPES_DIR", &directory.display().to_string());
+        self.write_launch_config();
+    }
+
     fn write_launch_config(&self) {
         let run = self.state.join("run");
         let mut lines = vec![format!("limits = {:?}", limits()), "allow_host_network_builds = true".to_owned()];
@@ -131,7 +155,7 @@ impl Pair {
             ("socket", run.join("launch.sock")),
             ("cgroup_root", self.cgroup.clone()),
             ("init", binary("sandbox-init")),
-            ("recipes_dir", repository().join("images")),
+            ("recipes_dir", self.recipes.clone()),
         ];
         if Path::new(CERTIFICATES).exists() {
             paths.push(("ca_bundle", CERTIFICATES.into()));
@@ -150,6 +174,11 @@ impl Pair {
 
     fn spawn(&self, command: &mut Command, name: &str) -> Child {
         let log = OpenOptions::new().create(true).append(true).open(self.beside("log")).unwrap();
+        if let Some(path) = &self.journal {
+            let file = log.metadata().unwrap();
+            command.env(wire::journal::STREAM_VARIABLE, format!("{}:{}", file.dev(), file.ino()));
+            command.env(wire::journal::SOCKET_VARIABLE, path);
+        }
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
         let child = command.spawn().unwrap_or_else(|e| panic!("start {name}: {e}"));
         fs::write(self.beside(&format!("pid-{name}")), format!("{}\n", child.id())).unwrap();
@@ -184,8 +213,17 @@ impl Pair {
 
     /// Start the service, and do not wait.
     pub fn begin_service(&mut self, fail: Option<&str>) -> Instant {
-        let run = self.state.join("run");
         let begun = Instant::now();
+        let mut command = self.sandboxd();
+        command.envs(fail.map(|fail| ("SANDBOXD_FAIL", fail)));
+        self.service = Some(self.spawn(&mut command, "service"));
+        begun
+    }
+
+    /// `sandboxd` with this pair's settings, as the service's user.
+    #[must_use]
+    pub fn sandboxd(&self) -> Command {
+        let run = self.state.join("run");
         let mut command = Command::new(binary("sandboxd"));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SANDBOXD_")) {
             command.env_remove(name);
@@ -195,6 +233,7 @@ impl Pair {
             .env("SANDBOXD_STATE_DIR", &self.state)
             .env("SANDBOXD_RUNTIME_DIR", &run)
             .env("SANDBOXD_IMAGES_DIR", &self.images)
+            .env("SANDBOXD_IMAGES_SHARED", (self.images == target().join("images")).to_string())
             .env("SANDBOXD_SOCKET", run.join("sandboxd.sock"))
             .env("SANDBOXD_LAUNCH_SOCKET", run.join("launch.sock"))
             .env("SANDBOXD_RECIPES_DIR", repository().join("images"))
@@ -205,11 +244,44 @@ impl Pair {
             .env("SANDBOXD_PREWARM", "false")
             .env("SANDBOXD_DEFAULT_RUNTIME", "base")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .envs(fail.map(|fail| ("SANDBOXD_FAIL", fail)))
             .uid(SERVICE)
             .gid(SERVICE);
-        self.service = Some(self.spawn(&mut command, "service"));
-        begun
+        command
+    }
+
+    /// An image store of its own, where none is by itself, with nothing in it but what is linked from the tests' own: images
+    /// of these keys.
+    pub fn own_images(&mut self, keys: &[&str]) {
+        self.own_images_of(keys, &[]);
+    }
+
+    /// The same with images that were built for these runtimes.
+    pub fn own_images_of(&mut self, keys: &[&str], runtimes: &[&str]) {
+        let (from, to) = (self.images.clone(), self.state.join("store"));
+        for path in [to.clone(), to.join("refs"), to.join("layers")] {
+            fs::create_dir_all(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        for path in [&to, &to.join("refs")] {
+            chown(path, Some(SERVICE), Some(SERVICE)).unwrap();
+        }
+        for file in names(&from.join("refs")) {
+            let text = fs::read_to_string(from.join("refs").join(&file)).unwrap_or_default();
+            let Ok(record) = serde_json::from_str::<Value>(&text) else { continue };
+            if keys.iter().any(|key| record["key"] == *key) || runtimes.iter().any(|alias| record["alias"] == *alias) {
+                fs::write(to.join("refs").join(&file), &text).unwrap();
+                for layer in record["layers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                    let linked = Command::new("cp")
+                        .arg("-al")
+                        .arg(from.join("layers").join(layer))
+                        .arg(to.join("layers"))
+                        .status();
+                    assert!(linked.unwrap().success(), "link {layer}");
+                }
+            }
+        }
+        self.images = to;
+        self.write_launch_config();
     }
 
     /// Wait until the service answers; false if it ends before.
@@ -268,6 +340,13 @@ impl Pair {
     pub fn expect_death(&mut self, which: Which) {
         let dead = wait_for(Duration::from_secs(30), || (!self.lives(which)).then_some(()));
         assert!(dead.is_some(), "it lives on:\n{}", self.said());
+    }
+
+    /// The process id of one of them.
+    #[must_use]
+    pub fn pid(&self, which: Which) -> u32 {
+        let child = if which == Which::Launcher { &self.launcher } else { &self.service };
+        child.as_ref().expect("it was started").id()
     }
 
     /// SIGHUP to the service.

@@ -131,6 +131,31 @@ impl Session {
         Outcome { body: answer.json(), took: begun.elapsed() }
     }
 
+    /// Run a shell's command line that does not end by itself up to its deadline, and once more with a later one while what it
+    /// was to have done by then is not `done`: on a machine that is slow it has more time. The first deadline is `seconds`.
+    ///
+    /// # Panics
+    /// It is not done with the latest either, or its deadline did not end it.
+    #[track_caller]
+    pub fn until_deadline<S: AsRef<str>>(
+        &self,
+        argv: &[S],
+        seconds: f64,
+        mut done: impl FnMut(&Outcome) -> bool,
+    ) -> Outcome {
+        let mut last = None;
+        for seconds in [1.0, 4.0, 16.0, 64.0].map(|factor| factor * seconds) {
+            let outcome = self.run_with(argv, json!({"timeout_seconds": seconds}));
+            let ended = (outcome.code(), outcome.body["timed_out"].as_bool());
+            assert_eq!(ended, (None, Some(true)), "{}", outcome.body);
+            if done(&outcome) {
+                return outcome;
+            }
+            last = Some(outcome);
+        }
+        panic!("not done by any deadline: {last:?}");
+    }
+
     /// The same, whatever the answer's status.
     #[track_caller]
     pub fn try_run<S: AsRef<str>>(&self, argv: impl IntoIterator<Item = S>, more: Value) -> Response {

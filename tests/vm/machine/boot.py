@@ -57,6 +57,8 @@ def run(options):
         raise Failed(f"{payload} has no executable file `run`")
     say = Log(options.verbose)
     tier, kernel = tiers.choose(options.tier)
+    if options.network and tier != "qemu":
+        raise Failed("--network needs --tier qemu: the user-mode kernel has no network device")
     try:
         image = disks.find(options.debian, kernel, say)
     except disks.BuildFailed as error:
@@ -97,7 +99,7 @@ def prepare(directory, image, payload, options):
     archive = f"{directory}/payload.tar"
     with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
         tar.add(payload, arcname=".")
-    return tiers.Machine(directory, image, disk, archive, drive, options.memory, options.kvm)
+    return tiers.Machine(directory, image, disk, archive, drive, options.memory, options.kvm, options.network)
 
 
 def copy(source, destination):

@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent.parent
 REPOSITORY = HERE.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or REPOSITORY / "target") / "vm"
-SUITES = {"12": "bookworm", "13": "trixie"}
+SUITES = {"12": "bookworm", "13": "trixie", "14": "forky"}
 # Building one takes a minute; a mirror may be slow.
 BUILD_SECONDS = 1200
 

@@ -1,7 +1,7 @@
 """How a machine is started: the command line of each tier.
 
 A machine has a root disk, a tar with the payload and perhaps a drive, all of them block devices, one terminal line to the host (the
-channel) and a console. It has no network.
+channel) and a console. It has no network, unless it is QEMU's and one is asked for: then a user of this host's, without a privilege.
 """
 
 import os
@@ -20,7 +20,7 @@ COMMON = "rw panic=-1 quiet loglevel=4 systemd.show_status=no"
 class Machine:
     """What a tier needs to know: files of this host, MiB of memory, more words for the kernel's command line."""
 
-    def __init__(self, directory, image, disk, payload, drive, memory, kvm):
+    def __init__(self, directory, image, disk, payload, drive, memory, kvm, network=False):
         self.directory = directory
         self.image = image
         self.disk = disk
@@ -28,6 +28,7 @@ class Machine:
         self.drive = drive
         self.memory = memory
         self.kvm = kvm
+        self.network = network
         self.words = []
 
 
@@ -111,7 +112,8 @@ def qemu(machine, channel):
         "qemu-system-x86_64",
         *["-machine", "q35", "-smp", "2", "-m", str(machine.memory)],
         *(["-accel", "kvm", "-cpu", "host"] if machine.kvm else ["-accel", "tcg,thread=multi", "-cpu", "Nehalem"]),
-        *["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none"],
+        *["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"],
+        *["-nic", "user,model=virtio-net-pci" if machine.network else "none"],
         *["-kernel", f"{machine.image}/vmlinuz", "-initrd", f"{machine.image}/initrd"],
         *["-append", " ".join(append)],
         *["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"],

@@ -1,7 +1,7 @@
 //! What a run of the tests leaves on its host: `leftovers take FILE` before it, `leftovers check FILE` after it.
 //!
 //! The check waits a moment for what is ending, then fails with a line for each process, mount, cgroup, network
-//! namespace, interface, nft table or file of ours that was not there before.
+//! namespace, interface, forwarding device, nft table or file of ours that was not there before.
 #![allow(clippy::print_stdout)]
 
 use std::process::ExitCode;

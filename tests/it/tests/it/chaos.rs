@@ -193,18 +193,27 @@ fn a_command_under_way_goes_on_and_its_end_is_in_the_events() {
     let session = Kept::open(&pair, "at-work", 7_100_004);
     for (number, which) in [Which::Service, Which::Both].into_iter().enumerate() {
         // One ends after the service is back, one while it is away; one fails.
-        let lines =
-            [format!("sleep 2; echo done > long-{number}"), format!("sleep 0.6; echo done > short-{number}; exit 3")];
+        let workspace = pair.state.join("workspaces/at-work/workspace");
+        let is =
+            |name: &str| wait_for(Duration::from_secs(20), || workspace.join(name).exists().then_some(())).is_some();
+        let until = |name: &str, end: &str, more: &str| {
+            format!(
+                "echo > up-{name}-{number}; until [ -e {end}-{number} ]; do sleep 0.05; done; echo done > {name}-{number}{more}"
+            )
+        };
+        let lines = [until("long", "back", ""), until("short", "away", "; exit 3")];
         std::thread::scope(|scope| {
             let runs: Vec<_> = lines.iter().map(|line| scope.spawn(|| session.sh(line))).collect();
-            std::thread::sleep(Duration::from_millis(300));
+            assert!(is(&format!("up-long-{number}")) && is(&format!("up-short-{number}")), "{}", pair.said());
             pair.kill(which);
             for run in runs {
                 assert!(run.join().unwrap().is_err(), "the client of a service that died has an error");
             }
         });
-        std::thread::sleep(Duration::from_millis(600));
+        fs::write(workspace.join(format!("away-{number}")), "").unwrap();
+        assert!(is(&format!("short-{number}")));
         pair.revive();
+        fs::write(workspace.join(format!("back-{number}")), "").unwrap();
         let long = wait_for(Duration::from_secs(20), || session.event(&format!("long-{number}")));
         let long = long.unwrap_or_else(|| panic!("no event: {:?}\n{}", session.events(), pair.said()));
         assert_eq!((&long["op"], &long["ok"]), (&json!("run"), &json!(true)), "{long}");
@@ -215,6 +224,53 @@ fn a_command_under_way_goes_on_and_its_end_is_in_the_events() {
             assert_eq!(session.file(&format!("/workspace/{name}-{number}")).expect(200).text(), "done\n");
         }
         session.expect_untouched();
+    }
+}
+
+#[test]
+fn a_command_that_outlives_the_service_does_not_outlive_its_deadline() {
+    let mut pair = Pair::start(&[("SANDBOXD_EXECUTE_TIMEOUT", "12")]);
+    let session = Kept::open(&pair, "deadlines", 7_100_014);
+    let workspace = pair.state.join("workspaces/deadlines/workspace");
+    let lines = [("own", Some(8), "sleep 7100015"), ("service", None, "sleep 7100016")];
+    std::thread::scope(|scope| {
+        for (name, seconds, sleep) in lines {
+            let line = format!("echo > up-{name}; (setsid {sleep} &); {sleep}");
+            let body = json!({"argv": ["sh", "-c", line], "run_id": run_id(), "timeout_seconds": seconds});
+            let session = &session;
+            scope.spawn(move || attempt(&session.client, "POST", &session.path("/run"), &body));
+        }
+        let up = |name: &str| workspace.join(format!("up-{name}")).exists();
+        let all = wait_for(Duration::from_secs(20), || (up("own") && up("service")).then_some(()));
+        assert!(all.is_some(), "{}", pair.said());
+        pair.kill(Which::Service);
+    });
+    pair.revive();
+    for (name, _, sleep) in lines {
+        let event = wait_for(Duration::from_secs(40), || session.event(&format!("up-{name}")));
+        let event = event.unwrap_or_else(|| panic!("{name}: {:?}\n{}", session.events(), pair.said()));
+        assert_eq!((&event["ok"], &event["detail"]), (&json!(false), &json!("timed out")), "{event}");
+        let gone = wait_for(Duration::from_secs(10), || running(sleep).is_empty().then_some(()));
+        assert!(gone.is_some(), "{sleep} runs still");
+    }
+    session.expect_untouched();
+}
+
+#[test]
+fn when_a_session_was_last_used_outlives_a_kill() {
+    let mut pair = Pair::start(&[]);
+    let session = Kept::open(&pair, "used", 7_100_017);
+    let last = |pair: &Pair| pair.client.get("/sessions/used").expect(200).json()["last_activity"].as_f64().unwrap();
+    let opened = pair.client.get("/sessions/used").json()["created_at"].as_f64().unwrap();
+    // Long before the next sweep.
+    std::thread::sleep(Duration::from_secs(2));
+    session.sh("true").unwrap();
+    let before = last(&pair);
+    assert!(before > opened + 1.5);
+    for which in [Which::Service, Which::Both] {
+        pair.kill(which);
+        pair.revive();
+        assert!((last(&pair) - before).abs() < 0.5, "{} and {before}, {opened}", last(&pair));
     }
 }
 
@@ -230,12 +286,24 @@ fn a_command_cut_off_at_any_step_is_in_the_events_once() {
         pair.revive();
         let event = wait_for(Duration::from_secs(20), || session.event(&file));
         assert!(event.is_some(), "{point}: {:?}\n{}", session.events(), pair.said());
-        let all: Vec<Value> = session.events();
-        let times = all.iter().filter(|event| event["target"].as_str().is_some_and(|t| t.contains(&file))).count();
-        // Between the log and the init there is no common transaction: told twice is possible at the last step only.
-        assert!(times == 1 || (point == "op.recorded" && times == 2), "{point}: {all:?}");
         assert_eq!(session.file(&format!("/workspace/{file}")).expect(200).text(), "done\n", "{point}");
         session.expect_untouched();
+    }
+    // The one that takes the end up dies as well, after it has recorded it and before the init knows that.
+    arm(&mut pair, "run.exited");
+    assert!(session.sh("echo done > after-two-deaths").is_err());
+    pair.expect_death(Which::Service);
+    pair.kill(Which::Service);
+    pair.begin_service(Some("op.recorded"));
+    pair.expect_death(Which::Service);
+    pair.revive();
+    session.expect_untouched();
+    for (name, op) in [("run.started", "run"), ("run.exited", "run"), ("op.recorded", "run"), ("two-deaths", "run")] {
+        let text = format!("> after-{name}");
+        let all = session.events();
+        let of_it = |event: &&Value| event["target"].as_str().is_some_and(|target| target.contains(&text));
+        let found: Vec<&Value> = all.iter().filter(of_it).collect();
+        assert!(found.len() == 1 && found[0]["op"] == op, "{name}: {all:?}\n{}", pair.said());
     }
 }
 
@@ -302,7 +370,8 @@ fn freezing_hibernating_and_waking_are_cut_off_without_loss() {
         pair.start_service(None);
         let asleep = wait_for(Duration::from_secs(20), || {
             let info = session.client.get(&session.path("")).expect(200).json();
-            (info["state"] == "hibernated").then_some(())
+            // It says so from when its sandbox is to go: one that is killed before it has gone finds it running.
+            (info["state"] == "hibernated" && !pair.cgroup.join("sandbox-sleeper").exists()).then_some(())
         });
         assert!(asleep.is_some(), "{point}");
         pair.set("SANDBOXD_HIBERNATE_AFTER", "");
@@ -355,6 +424,34 @@ fn a_sweep_that_is_cut_off_is_done_by_the_next() {
 fn images(of: &Path) {
     let copied = Command::new("cp").args(["-al"]).arg(target().join("images")).arg(of).status().unwrap();
     assert!(copied.success());
+    // Locks are the inode's: with these it would take its turns with every other test.
+    for lock in ["lock", "owner"] {
+        let _ = fs::remove_file(of.join(lock));
+    }
+}
+
+/// At a start it cannot be told from a build of another process that works with the store, and is left alone.
+#[test]
+fn what_a_build_left_while_another_process_worked_goes_when_that_is_done() {
+    drop(Kept::open(&Pair::start(&[]), "base", 7_100_012));
+    let directory = it::daemon::StateDir::new();
+    let (store, catalog) = (directory.0.join("images"), directory.0.join("catalog.json"));
+    images(&store);
+    let built = json!({"alias": "built", "base_image": "debian-bookworm", "setup_commands": ["true"]});
+    let entries = json!([built, {"alias": "base", "image": "debian-bookworm"}]);
+    fs::write(&catalog, entries.to_string()).unwrap();
+    let mut pair = Pair::prepare(&[("SANDBOXD_CLEANUP_INTERVAL", "1")], Some(&catalog), Some(&store));
+    pair.start_launcher(None);
+    arm(&mut pair, "build.ran");
+    assert!(pair.ask("POST", "/sessions", &json!({"session_id": "built", "runtime": "built"})).is_err());
+    pair.expect_death(Which::Service);
+    let lock = fs::File::open(store.join("lock")).unwrap();
+    lock.lock().unwrap();
+    pair.revive();
+    let left = || fs::read_dir(pair.state.join("run/sessions")).unwrap().count();
+    assert_eq!(left(), 1, "{}", pair.said());
+    lock.unlock().unwrap();
+    expect_nothing_left(&pair, &[], "build.ran");
 }
 
 #[test]
@@ -441,15 +538,25 @@ fn with_dying_launcher(pair: &mut Pair, point: &str, method: &str, path: &str, b
     })
 }
 
-/// Part of `make chaos`, where it runs for longer. One cause of its standing still was a service that waited for a launcher that
-/// was away, once for each session: mended. It has stood still once more since, for sixty seconds, inside a whole test run (seed 20, the
-/// service armed with `op.recorded=2`), and that is not understood.
+/// Part of `make chaos`, where it runs for longer.
 #[test]
-#[ignore = "run by make chaos; stands still for 60 s in about one of ten whole test runs, cause not known yet"]
 fn kills_at_random_under_load_lose_nothing() {
     let seed = std::env::var("CHAOS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
     let mut pair = Pair::start(&[("SANDBOXD_MAX_SESSIONS", "100"), ("SANDBOXD_CLEANUP_INTERVAL", "1")]);
     let report = load::run(&mut pair, 20, seed, &load::points());
     println!("{report}; {} requests were acknowledged", report.acknowledged);
+    assert!(report.lost.is_empty() && report.leaked.is_empty(), "{report:#?}\n{}", pair.said());
+}
+
+/// With this seed the service that is started last is armed: it dies while the clients finish what they are at, and
+/// somebody has to start it again. Nobody did: the clients then waited in vain for a minute, which looked like a service
+/// that stands still.
+#[test]
+fn a_service_that_dies_after_the_last_kill_is_started_again_for_the_clients() {
+    let mut pair = Pair::start(&[("SANDBOXD_MAX_SESSIONS", "100"), ("SANDBOXD_CLEANUP_INTERVAL", "1")]);
+    let points = [vec!["op.recorded".to_owned()], vec!["start.mounts".to_owned()]];
+    let report = load::run(&mut pair, 6, 2, &points);
+    assert!(pair.armed, "the seed arms nothing");
+    // Clients that wait in vain say so: what they asked for is lost.
     assert!(report.lost.is_empty() && report.leaked.is_empty(), "{report:#?}\n{}", pair.said());
 }

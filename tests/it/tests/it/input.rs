@@ -29,6 +29,32 @@ fn a_body_that_is_no_json_is_a_list_of_complaints() {
 }
 
 #[test]
+fn a_name_that_is_no_text_is_one_that_nothing_has() {
+    let daemon = shared();
+    let (nobody, service) = (daemon.client.anonymous(), &daemon.client);
+    for (method, path) in [
+        ("GET", "/sessions/%ff"),
+        ("DELETE", "/sessions/%ff"),
+        ("GET", "/sessions/%ff/events"),
+        ("POST", "/sessions/%C3/run"),
+        ("POST", "/sessions/%ff/files/read"),
+        ("POST", "/sessions/%ff/runs/%ff/stop"),
+        ("POST", "/workspaces/%ff/ls"),
+        ("DELETE", "/workspaces/%ff"),
+    ] {
+        let ask = |client: &Client| client.send(method, path, Some("application/json"), b"{\"path\": \".\"}");
+        assert!(ask(&nobody).expect(401).detail().is_string(), "{method} {path}");
+        ask(service).expect_invalid("session_id");
+    }
+    for path in ["/runtimes/%ff", "/images/%ff/archive"] {
+        nobody.get(path).expect(401);
+        let answer = service.get(path);
+        assert!(matches!(answer.status, 404 | 422) && !answer.detail().is_null(), "{path}: {}", answer.text());
+    }
+    assert!(nobody.get("/%ff").expect(404).detail().is_string());
+}
+
+#[test]
 fn a_body_of_another_shape_is_a_list_of_complaints() {
     let daemon = shared();
     for body in ["[]", "null", "1", "\"text\""] {

@@ -8,21 +8,42 @@ use std::process::Command;
 use it::daemon::repository;
 
 /// The rooms of the daemon that each room may use, and why no others.
-const ROOMS: [(&str, &[&str], &str); 17] = [
+const ROOMS: [(&str, &[&str], &str); 22] = [
     (
         "main",
-        &["serve", "dev", "document"],
+        &["serve", "dev", "document", "doctor"],
         "main reads the arguments and hands over, also in the children that read documents",
     ),
     (
         "serve",
-        &["api", "archive", "session", "image", "runtime", "store", "files", "catalog", "config", "operations"],
+        &[
+            "api",
+            "archive",
+            "session",
+            "image",
+            "runtime",
+            "store",
+            "files",
+            "catalog",
+            "config",
+            "operations",
+            "doctor",
+        ],
         "serve wires the rooms together; dev is beside it",
     ),
-    ("dev", &["serve"], "dev starts the programs as an operator would: it knows what a host is, and no room's inside"),
+    (
+        "doctor",
+        &["config", "runtime"],
+        "doctor looks at the host: of the rooms it knows the settings, and who the launcher is",
+    ),
+    (
+        "dev",
+        &["serve", "doctor"],
+        "dev starts the programs as an operator would: it knows what a host is, and no room's inside",
+    ),
     (
         "api",
-        &["session", "archive", "document", "files", "catalog", "config", "store", "operations"],
+        &["session", "archive", "dashboard", "document", "files", "catalog", "config", "store", "operations"],
         "api converts: it does not know the launcher, the init or images; of the store it knows the errors' names",
     ),
     (
@@ -41,13 +62,21 @@ const ROOMS: [(&str, &[&str], &str); 17] = [
         "operations records what others did, in rows of the store: it knows no session's inside",
     ),
     ("archive", &["files", "document"], "archive looks at directories: it knows no session and no HTTP"),
+    ("dashboard", &[], "dashboard is a page, as text: what it shows it asks of the API"),
     ("document", &[], "document starts a child for each document and knows nothing else"),
     ("resolver", &[], "resolver answers for names: it does not know sessions, nor how addresses are permitted"),
     ("runtime", &[], "runtime is two clients: it does not know what they are asked for"),
     ("store", &[], "store is SQLite and knows nothing else"),
     ("files", &[], "files is openat2 and knows nothing else"),
     ("catalog", &[], "catalog is data"),
+    (
+        "clock",
+        &[],
+        "clock is the wall clock beside the one that does not jump, which any room may ask: it knows nobody",
+    ),
     ("fail", &[], "fail ends the process, at points that any room may pass"),
+    ("metrics", &[], "metrics are numbers that any room may count: it knows nobody"),
+    ("request", &[], "request is which request a task works for, which any room may ask: it knows nobody"),
     (
         "fuzzing",
         &["catalog", "config", "document", "files", "image", "resolver", "runtime", "serve"],
@@ -56,13 +85,17 @@ const ROOMS: [(&str, &[&str], &str); 17] = [
     ("config", &["catalog"], "config reads settings; it takes two value types from the catalogue"),
 ];
 
+/// Rooms that any other may use: each is a point to pass or a figure to count.
+const FOR_ALL: [&str; 4] = ["clock", "fail", "metrics", "request"];
+
 /// What each program of the workspace may depend on within it, and what it may not at all.
-const CRATES: [(&str, &[&str], &[&str]); 5] = [
+const CRATES: [(&str, &[&str], &[&str]); 6] = [
     ("wire", &[], &["tokio", "nix", "libc", "rustix"]),
+    ("catalog", &["wire"], &["tokio", "libc", "rustix", "hyper", "reqwest"]),
     ("init", &["wire"], &["tokio", "serde_json", "libcontainer"]),
     ("launch", &["wire"], &["tokio", "hyper", "axum", "rusqlite"]),
-    ("cli", &["wire"], &["libcontainer", "rusqlite", "axum"]),
-    ("daemon", &["wire"], &["libcontainer", "nix", "caps"]),
+    ("cli", &["wire", "catalog"], &["libcontainer", "rusqlite", "axum"]),
+    ("daemon", &["wire", "catalog"], &["libcontainer", "nix", "caps"]),
 ];
 
 fn source(relative: &str) -> PathBuf {
@@ -101,7 +134,9 @@ fn named(text: &str, rooms: &BTreeSet<&str>) -> BTreeSet<String> {
                 Some(list) => list.split([',', '{', '}']).map(str::trim).map(first_word).collect(),
                 None => vec![first_word(rest)],
             };
-            found.extend(names.into_iter().filter(|name| *name != "fail" && rooms.contains(name)).map(str::to_owned));
+            found.extend(
+                names.into_iter().filter(|name| !FOR_ALL.contains(name) && rooms.contains(name)).map(str::to_owned),
+            );
         }
     }
     found
@@ -161,9 +196,10 @@ fn what_holds_privilege_and_what_parses_are_other_crates() {
                 section = line;
             }
             let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            let workspace = ["wire", "sandboxd", "sandboxd-launch", "sandbox-init", "sandboxctl", "it", "bench"];
+            let workspace =
+                ["wire", "catalog", "sandboxd", "sandboxd-launch", "sandbox-init", "sandboxctl", "it", "bench"];
             if section.contains("dependencies") && workspace.contains(&name) && !may.contains(&name) {
-                wrong.push(format!("src/{directory} depends on {name}: programs meet in `wire` alone"));
+                wrong.push(format!("src/{directory} depends on {name}: programs meet in `wire`, and the two that read catalogues in `catalog`"));
             }
             if section == "[dependencies]" && never.contains(&name) {
                 wrong.push(format!("src/{directory} depends on {name}, which has no business there"));

@@ -6,8 +6,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use it::daemon::{Options, StateDir, wait_for};
+use it::host::children;
 use it::world::{HOST, RESOLVER, World};
 use it::{Daemon, Session};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// Connects and says how that went: `yes`, or the error.
@@ -253,11 +255,22 @@ fn rules_stand_before_a_session_does_and_go_with_it() {
     assert!(!service.rules().contains(element), "{}", service.rules());
     assert!(wait_for(Duration::from_secs(5), || (links() == before).then_some(())).is_some(), "{:?}", links());
     assert_eq!(others(), theirs);
-    // Whoever flushes everything is found out within seconds; and at once by the next session, with those that run.
+    // Whoever flushes everything is found out at once by the launcher, whom the kernel tells: the service stands still meanwhile.
     let running = service.daemon.session("listed");
-    host.sh("nft flush ruleset");
-    let back = wait_for(Duration::from_secs(20), || service.rules().contains(": goto policy_").then_some(()));
-    assert!(back.is_some(), "{}", service.rules());
+    let is_service =
+        |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| program.ends_with("sandboxd"));
+    let pid = children(service.daemon.pid).into_iter().find(is_service).unwrap();
+    let signal = |signal| kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+    signal(Signal::STOP);
+    for _ in 0..3 {
+        host.sh("nft flush ruleset");
+        let flushed = Instant::now();
+        let back = wait_for(Duration::from_secs(20), || service.rules().contains(": goto policy_").then_some(()));
+        assert!(back.is_some(), "{}", service.rules());
+        println!("written again after {} ms", flushed.elapsed().as_millis());
+    }
+    signal(Signal::CONT);
+    // And by the next session, with those that run.
     host.sh("nft flush ruleset");
     let session = service.daemon.session("open");
     assert_eq!(connects(&running, "6.6.6.6", 80, "tcp"), "yes");
@@ -279,16 +292,17 @@ fn nothing_is_left_when_the_service_ends() {
     let session = service.daemon.session("open");
     assert_eq!(connects(&session, "1.2.3.4", 80, "tcp"), "yes");
     std::mem::forget(session);
+    let forwards = || service.world.host.sh("cat /proc/sys/net/ipv4/conf/uplink/forwarding").trim() == "1";
+    assert!(forwards());
+    // That it did not before is known also after this.
+    service.world.host.sh("nft flush ruleset");
     let pid = service.daemon.pid;
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
-        rustix::process::Signal::TERM,
-    )
-    .unwrap();
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::TERM).unwrap();
     let gone = || service.rules().trim().is_empty().then_some(());
     assert!(wait_for(Duration::from_secs(20), gone).is_some(), "{}", service.rules());
     let links = || (!service.world.host.sh("ip -o link | cut -d: -f2").contains("sbd")).then_some(());
     assert!(wait_for(Duration::from_secs(5), links).is_some());
+    assert!(!forwards(), "the uplink did not forward before");
 }
 
 #[test]
@@ -332,7 +346,7 @@ fn twenty_open_at_once_and_a_network_costs_little() {
 fn whoever_starts_it_a_session_has_its_network() {
     for runtime in ["crun", "runc"] {
         if !std::path::Path::new("/usr/bin").join(runtime).exists() {
-            println!("skipped: {runtime} is not installed");
+            it::skipped(&format!("{runtime} is not installed"));
             continue;
         }
         let service = Service::by(runtime);

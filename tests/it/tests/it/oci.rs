@@ -26,7 +26,7 @@ fn start(runtime: &str, more: &[(&str, &str)]) -> Option<Daemon> {
 fn installed(runtime: &str) -> bool {
     let there = Path::new("/usr/bin").join(runtime).exists();
     if !there {
-        println!("skipped: {runtime} is not installed; apt-get install {runtime}");
+        it::skipped(&format!("{runtime} is not installed; apt-get install {runtime}"));
     }
     there
 }

@@ -11,6 +11,8 @@ use it::{Daemon, Session, shared};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::cli::{ctl, finish};
+
 fn events(s: &Session, after: u64) -> (Vec<Value>, u64) {
     let answer = s.client.get(&s.path(&format!("/events?after={after}"))).expect(200).json();
     (answer["events"].as_array().unwrap().clone(), answer["latest_seq"].as_u64().unwrap())
@@ -179,6 +181,37 @@ fn agent_and_run_are_kept_or_refused() {
     let rows = page(daemon, &format!("session={}", s.id));
     assert_eq!(rows["total"], 1);
     assert_eq!((&rows["operations"][0]["agent"], &rows["operations"][0]["run"]), (&json!("clerk 7"), &json!("r-1")));
+}
+
+/// From the client to the record and to the log: one name of a request, and for whom it was.
+#[test]
+fn an_operation_has_its_request_and_for_whom_it_was_by_the_command_line() {
+    let daemon = shared();
+    let s = daemon.session("base");
+    let run = ["--for-agent", "clerk 7", "run", &s.id, "--", "echo", "hi"];
+    assert_eq!(finish(ctl(daemon, &run)).expect(0), "hi\n");
+    let mut by_variables = ctl(daemon, &["ls", &s.id]);
+    by_variables.env("SANDBOXCTL_AGENT", "porter").env("SANDBOXCTL_RUN", "r-2");
+    finish(by_variables).expect(0);
+    let found = finish(ctl(daemon, &["operations", "--session", &s.id, "--json"])).json();
+    let of = |op: &str| found["operations"].as_array().unwrap().iter().find(|row| row["op"] == op).unwrap().clone();
+    let (run, ls) = (of("run"), of("ls"));
+    assert_eq!((&run["agent"], &run["run"]), (&json!("clerk 7"), &Value::Null));
+    assert_eq!((&ls["agent"], &ls["run"]), (&json!("porter"), &json!("r-2")));
+    let request = run["request"].as_str().unwrap();
+    assert!(request.len() == 32 && ls["request"] != request, "{found}");
+    let table = finish(ctl(daemon, &["operations", "--session", &s.id])).expect(0);
+    for word in ["AGENT", "RUN", "REQUEST", "clerk 7", "porter", "r-2", request] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    // Its own name, where it gave one.
+    assert_eq!(run_for(&s, "X-Request-Id: mine-43"), 200);
+    let by_request = ["operations", "--session", &s.id, "--request", "mine-43", "--json"];
+    let mine = finish(ctl(daemon, &by_request)).json();
+    assert_eq!((&mine["total"], &mine["operations"][0]["op"]), (&json!(1), &json!("run")), "{mine}");
+    assert_eq!(page(daemon, "q=mine-43")["total"], 0, "a text is looked for in what was done alone");
+    daemon.client.get("/operations?request=a%20b").expect(422);
+    finish(ctl(daemon, &["--for-agent", "é", "sessions"])).expect(2);
 }
 
 /// Every byte below the state directory that is not in a workspace, a layer or an image.

@@ -28,6 +28,20 @@ fn with_unix_auth_peer_the_socket_s_permissions_are_the_token_and_tcp_needs_one(
     let answer = unix.with_token(own.clone()).get("/sessions/it-peer").expect(200);
     assert_eq!(answer.header("x-sandbox-peer"), None, "it is the token's holder");
     unix.with_token(own).get("/sessions").expect(401);
+    // A page of another site, or of a name that its owner let lead here, is not the user in whose browser it is.
+    for headers in [
+        "Host: localhost:8080\r\nOrigin: http://evil.example",
+        "Host: evil.example:8080",
+        "Host: printer:8080",
+        "Host: localhost\r\nSec-Fetch-Site: cross-site",
+    ] {
+        let head = format!("GET /sessions HTTP/1.1\r\n{headers}\r\nContent-Length: 0\r\n\r\n");
+        let answer = unix.connect().exchange(head.as_bytes(), b"").unwrap().expect(401);
+        assert_eq!(answer.header("x-sandbox-peer"), None, "{headers}");
+    }
+    let head =
+        "GET /sessions HTTP/1.1\r\nHost: localhost:8080\r\nOrigin: http://localhost:8080\r\nContent-Length: 0\r\n\r\n";
+    unix.connect().exchange(head.as_bytes(), b"").unwrap().expect(200);
     // At TCP nobody is known.
     daemon.client.anonymous().get("/sessions").expect(401);
     daemon.client.anonymous().post("/sessions/it-peer/run", run).expect(401);

@@ -98,6 +98,7 @@ fn the_index_names_the_real_routes() {
             "{route} is not in {endpoints:?}"
         );
     }
+    assert!(!endpoints.contains(&"/ui"), "it is off");
     let page = shared().client.anonymous().get("/docs").expect(200);
     assert!(page.header("content-type").unwrap().starts_with("text/html") && page.text().contains("/sessions"));
 }

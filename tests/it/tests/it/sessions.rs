@@ -79,6 +79,26 @@ fn reuse_and_attach_find_the_open_session_with_its_token() {
 }
 
 #[test]
+fn an_attach_is_use() {
+    let daemon = shared();
+    let s = daemon.session("base");
+    let last = || s.client.get(&s.path("")).expect(200).json()["last_activity"].as_f64().unwrap();
+    for how in ["reuse", "attach"] {
+        std::thread::sleep(Duration::from_millis(50));
+        let before = last();
+        let mut body = json!({"session_id": s.id});
+        body[how] = json!(true);
+        daemon.client.post("/sessions", body).expect(200);
+        assert!(last() > before + 0.04, "{how}");
+        // One that is refused is none.
+        let before = last();
+        std::thread::sleep(Duration::from_millis(50));
+        daemon.client.post("/sessions", json!({"session_id": s.id})).expect(409);
+        assert!((last() - before).abs() < 0.04);
+    }
+}
+
+#[test]
 fn attach_never_creates() {
     let daemon = shared();
     daemon.client.post("/sessions", json!({"attach": true})).expect(400);
@@ -230,10 +250,16 @@ fn opens_in_flight_count_towards_the_ceiling() {
 fn commands_at_once_have_a_ceiling_of_their_own() {
     let daemon = Options::new().env("SANDBOXD_MAX_RUNNING_COMMANDS", "2").env("SANDBOXD_PREWARM", "false").start();
     let s = daemon.session("base");
+    s.write("/workspace/held", b"").expect(204);
     std::thread::scope(|scope| {
-        let two: Vec<_> = (0..2).map(|_| scope.spawn(|| s.sh("sleep 1.5"))).collect();
-        std::thread::sleep(Duration::from_millis(500));
+        let hold = |number| format!("echo up > up-{number}; while [ -e held ]; do sleep 0.1; done");
+        let two: Vec<_> = [hold(0), hold(1)].into_iter().map(|line| scope.spawn(|| s.sh(&{ line }))).collect();
+        for number in 0..2 {
+            let up = || (s.file("stat", &format!("/workspace/up-{number}")).status == 200).then_some(());
+            it::daemon::wait_for(Duration::from_secs(20), up).expect("it runs");
+        }
         s.try_run(["true"], json!({})).expect(429);
+        s.file("remove", "/workspace/held").expect(204);
         for one in two {
             one.join().unwrap().expect("");
         }

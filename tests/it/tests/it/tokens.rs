@@ -4,8 +4,10 @@ use it::{Client, Response, shared};
 use serde_json::json;
 
 /// The routes of a session: method, path below it, body.
-const SESSION_ROUTES: [(&str, &str, &str); 11] = [
+const SESSION_ROUTES: [(&str, &str, &str); 13] = [
     ("GET", "", ""),
+    ("POST", "/hibernate", ""),
+    ("POST", "/wake", ""),
     ("POST", "/run", r#"{"argv": ["true"], "run_id": "0123456789abcdef0123456789abcdef"}"#),
     ("POST", "/runs/0123456789abcdef0123456789abcdef/stop", ""),
     ("POST", "/files/read", r#"{"path": "/workspace/x"}"#),
@@ -17,12 +19,18 @@ const SESSION_ROUTES: [(&str, &str, &str); 11] = [
     ("POST", "/files/remove", r#"{"path": "/workspace/d"}"#),
     ("DELETE", "?purge=true", ""),
 ];
-const SERVICE_ROUTES: [(&str, &str, &str); 5] = [
+const SERVICE_ROUTES: [(&str, &str, &str); 11] = [
+    ("GET", "/metrics", ""),
     ("POST", "/sessions", r#"{"runtime": "base"}"#),
     ("GET", "/sessions", ""),
     ("GET", "/policy", ""),
     ("GET", "/doctor", ""),
     ("GET", "/images", ""),
+    ("POST", "/images/pull", r#"{"reference": "no:image"}"#),
+    ("POST", "/images/gc", r#"{"dry_run": true}"#),
+    ("POST", "/images/import?name=a", ""),
+    ("GET", "/images/a/archive", ""),
+    ("DELETE", "/images/a", ""),
 ];
 const OPEN_ROUTES: [&str; 4] = ["/", "/healthz", "/docs", "/openapi.json"];
 

@@ -21,7 +21,7 @@ fn the_exposure_of_each_unit_is_what_the_documentation_says() {
         [("sandboxd.service", 2.0), ("sandboxd-launch.service", 6.5), ("sandboxd-sessions.service", 3.0)]
     {
         let Some(exposure) = exposure(unit) else {
-            return println!("skipped: no systemd-analyze of systemd 250 or newer on this machine");
+            return it::skipped("no systemd-analyze of systemd 250 or newer on this machine");
         };
         println!("{unit}: {exposure:.1}");
         assert!(exposure <= most, "{unit}: {exposure:.1}, at most {most:.1}");

@@ -2,9 +2,11 @@
 //! and runs it in a machine (`tests/vm`); each test says so and does nothing elsewhere.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod builds;
 mod freeze;
 mod guest;
 mod limits;
 mod machine;
 mod memory;
 mod processors;
+mod quotas;
