@@ -12,12 +12,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
-BINARIES = TARGET / "release"
+BINARIES = Path(os.environ.get("IT_PROGRAMS") or TARGET / "release")
 # Images are kept between runs: they are the same whatever the state.
 IMAGES = TARGET / "images"
 
@@ -45,7 +46,9 @@ def program(name: str, main: Callable[[], int]) -> None:
 class Service:
     """`with Service("catalog/test.json") as service:` has `url`, `token` and `socket`."""
 
-    def __init__(self, catalog: str, images: Path = IMAGES) -> None:
+    def __init__(
+        self, catalog: str, images: Path = IMAGES, arguments: Sequence[str] = (), settings: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         # In /tmp: a unix socket's path is short, and the service's own user has to reach it.
         self.directory = Path(tempfile.mkdtemp(prefix="sandboxd-test-"))
         self.directory.chmod(0o755)
@@ -53,6 +56,7 @@ class Service:
         self.log = self.directory / "log"
         self.catalog = ROOT / catalog
         self.images = images
+        self.arguments, self.settings = arguments, settings
         self.process: subprocess.Popen[str] | None = None
         self.url = self.token = self.socket = ""
 
@@ -85,9 +89,10 @@ class Service:
             raise ServiceError(f"{program} is not there; build it first: make build")
         self.images.parent.mkdir(parents=True, exist_ok=True)
         command = [program, "dev", "--state", self.state, "--listen", "127.0.0.1:0", "--catalog", self.catalog]
-        command += ["--images", self.images]
+        command += ["--images", self.images, *self.arguments]
         # Settings of whoever runs the tests are not the tests', but for the one that they may be run with.
         env = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOXD_") or name == CHOICE}
+        env |= self.settings
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=env, cwd=ROOT)
         line = self._first_line()

@@ -22,7 +22,7 @@ URL = os.environ.get("SANDBOXD_URL")
 REFERENCE = os.environ.get("SANDBOXD_REFERENCE")
 #: Services of the suite's own that are kept running at once.
 KEPT = 3
-START_WITHIN = 40
+START_WITHIN = 120
 END_WITHIN = 30
 
 

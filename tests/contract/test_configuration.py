@@ -114,7 +114,7 @@ def refused(settings, config=None):
             (Path(directory) / "sandboxd.toml").write_text(config)
             command += ["--config", f"{directory}/sandboxd.toml"]
         environment = services.environment({"token": TOKEN, "log": "error", **more, **settings})
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode != 0 and ended.stdout == ""
     lines = ended.stderr.strip().splitlines()
     assert len(lines) == 1, ended.stderr

@@ -39,7 +39,7 @@ def test_an_event_s_numbers_are_numbers(session):
     """at, duration_ms."""
     session.run("sleep", "0.2")
     event = session.last()
-    assert 200 <= event["duration_ms"] < 5000 and abs(event["at"] - session.info()["last_activity"]) < 5
+    assert 200 <= event["duration_ms"] < 60_000 and abs(event["at"] - session.info()["last_activity"]) < 60
 
 
 def test_a_command_is_recorded(session):

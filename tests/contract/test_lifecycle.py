@@ -4,13 +4,14 @@ import threading
 import time
 
 import pytest
-from client import eventually, fresh_id
+from client import eventually, fresh_id, in_rhythm, run_id
 
 pytestmark = pytest.mark.sandbox
 #: One sandbox at a time; whoever is idle gives way at once.
 one = pytest.mark.settings(max_sessions=1, evict_idle_after=0, prewarm="false")
 two = pytest.mark.settings(max_sessions=2, evict_idle_after=0, prewarm="false")
-short = pytest.mark.settings(idle_timeout=1, cleanup_interval=1, prewarm="false")
+IDLE = 2
+short = pytest.mark.settings(idle_timeout=IDLE, cleanup_interval=1, prewarm="false")
 persist = pytest.mark.settings(persist_containers="true", prewarm="false")
 OPS = ["read", "write", "stat", "list", "realpath", "mkdir", "remove"]
 
@@ -37,18 +38,20 @@ def asleep(api, work):
 class Busy:
     """A command that runs until it is let go."""
 
-    def __init__(self, session, seconds=30):
-        self.session, self.run = session, "b" * 32
-        self.thread = threading.Thread(target=lambda: session.try_run("sleep", str(seconds), run=self.run))
+    def __init__(self, session):
+        self.session, self.run = session, run_id()
+        self.mark = f"{session.api.policy()['work_dir']}/{self.run}"
+        script = f": > {self.mark}; exec sleep 600"
+        self.thread = threading.Thread(target=lambda: session.try_run("sh", "-c", script, run=self.run, timeout=600))
 
     def __enter__(self):
         self.thread.start()
-        time.sleep(0.5)
+        assert eventually(lambda: self.session.file("stat", self.mark).status_code == 200)
         return self
 
     def __exit__(self, *_):
         self.session.stop(self.run)
-        self.thread.join(15)
+        self.thread.join(60)
 
 
 # ---- idle_timeout
@@ -74,37 +77,55 @@ def test_an_idle_session_s_workspace_stays(api, work):
 @short
 def test_a_session_under_a_command_is_not_idle(api):
     """Never while a command is under way."""
-    session = api.open()
-    assert session.sh("sleep 4; echo done")["stdout"] == "done\n"
-    assert not gone(api, session)
+
+    def work(rhythm):
+        session = api.open()
+        answer = session.try_run("sh", "-c", f"sleep {3 * IDLE}; echo done")
+        # What it took beyond its sleep was before it began, or after.
+        rhythm.last += 3 * IDLE
+        assert answer.status_code == 200 and answer.json()["stdout"] == "done\n"
+
+    in_rhythm(IDLE / 2, work)
 
 
 @short
 def test_a_session_under_a_file_operation_is_not_idle(api, work):
     """Never while a file operation is under way."""
-    session = api.open()
 
-    def slowly():
+    def slowly(rhythm):
         for _ in range(8):
+            rhythm.step()
             yield b"x" * 10
-            time.sleep(0.5)
+            time.sleep(IDLE / 2.5)
 
-    assert session.write(f"{work}/a", slowly()).status_code == 204
-    assert session.read(f"{work}/a") == b"x" * 80
+    def write(rhythm):
+        session = api.open()
+        answer = session.write(f"{work}/a", slowly(rhythm))
+        rhythm.step()
+        assert answer.status_code == 204
+        assert session.read(f"{work}/a") == b"x" * 80
+
+    in_rhythm(IDLE * 0.8, write)
 
 
 @short
 @pytest.mark.parametrize("op", ["run", "stat", "write"])
 def test_a_session_that_is_used_is_not_idle(api, work, op):
     """File operations count as activity."""
-    session = api.open()
-    for _ in range(8):
-        time.sleep(0.4)
-        if op == "run":
-            session.run("true")
-        else:
-            do(session, op, work if op == "stat" else f"{work}/a")
-    assert not gone(api, session)
+
+    def use(rhythm):
+        session = api.open()
+        for _ in range(8):
+            rhythm.step()
+            time.sleep(IDLE / 2.5)
+            if op == "run":
+                session.run("true")
+            else:
+                do(session, op, work if op == "stat" else f"{work}/a")
+        rhythm.step()
+        assert not gone(api, session)
+
+    in_rhythm(IDLE * 0.8, use)
 
 
 @short
@@ -407,9 +428,15 @@ def test_what_was_installed_is_reclaimed_after_its_time(api, work):
     session = api.open()
     session.out(f"echo installed > $HOME/thing; echo kept > {work}/a")
     session.close()
-    time.sleep(4)
-    again = api.open(session_id=session.id, reuse=True)
-    assert again.sh("cat $HOME/thing")["exit_code"] == 1 and again.out(f"cat {work}/a") == "kept\n"
+    # Looking is opening: each look begins its time anew, so each waits longer.
+    for seconds in (4, 8, 16, 32):
+        time.sleep(seconds)
+        again = api.open(session_id=session.id, reuse=True)
+        assert again.out(f"cat {work}/a") == "kept\n"
+        if again.sh("cat $HOME/thing")["exit_code"] == 1:
+            return
+        again.close()
+    raise AssertionError("what was installed is there still")
 
 
 @pytest.mark.settings(persist_containers="true", container_ttl=1, cleanup_interval=1, prewarm="false")

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 
 import httpx
 import pytest
@@ -78,8 +77,9 @@ class Opening:
         content = httpx.Request("POST", "http://x/", json={"runtime": "hangs", **body}).content
         head = f"POST /sessions HTTP/1.1\r\nhost: x\r\n{HEADER}: {api.service.token}\r\n"
         head += f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+        before = api.health()["sessions"]
         self.connection.sendall(head.encode() + content)
-        time.sleep(0.3)
+        assert eventually(lambda: api.health()["sessions"] > before), "it is not being opened"
 
     def break_off(self):
         self.connection.close()
@@ -172,8 +172,9 @@ def test_an_open_that_is_broken_off_leaves_the_name_free(api):
 
 def test_an_open_that_is_broken_off_leaves_its_room(api):
     """A cancelled open leaves nothing behind."""
-    Opening(api).break_off()
-    Opening(api).break_off()
+    both = Opening(api), Opening(api)
+    for opening in both:
+        opening.break_off()
     assert eventually(lambda: api.try_open(runtime="works").status_code == 200)
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from client import eventually, run_id
+from client import DEADLINES, eventually, quickest, run_id
 
 pytestmark = pytest.mark.sandbox
 FIELDS = {"stdout", "stderr", "exit_code", "timed_out", "output_limited", "output_limit"}
@@ -41,6 +41,12 @@ def still(session, work):
     return ticks(session, work) == before
 
 
+def goes_on(session, work):
+    """Whether something ticks still."""
+    before = ticks(session, work)
+    return eventually(lambda: ticks(session, work) > before)
+
+
 @pytest.fixture
 def started(session, work):
     """Start a command in the background and wait until it ticks; its run and its answer."""
@@ -57,7 +63,7 @@ def started(session, work):
     yield start
     for thread, run in threads:
         session.stop(run)
-        thread.join(15)
+        thread.join(60)
 
 
 @pytest.mark.parametrize("field", sorted(FIELDS))
@@ -169,7 +175,7 @@ def test_a_character_is_not_torn_between_readings(session):
 
 def test_standard_input_is_at_its_end(session):
     """Standard input is at EOF."""
-    answer = session.run("cat", timeout_seconds=5)
+    answer = session.run("cat", timeout_seconds=120)
     assert (answer["exit_code"], answer["stdout"]) == (0, "")
 
 
@@ -208,22 +214,29 @@ def test_a_deadline_stops_a_command(session):
     """Stopped: exit_code null, timed_out true."""
     begun = time.monotonic()
     answer = session.run("sleep", "30", timeout_seconds=0.5)
-    assert 0.4 < time.monotonic() - begun < 5
+    assert 0.4 < time.monotonic() - begun < 25
     assert (answer["exit_code"], answer["timed_out"], answer["output_limited"]) == (None, True, False)
 
 
 def test_what_was_said_before_the_deadline_is_there(session):
     """And what it wrote until then."""
-    answer = session.sh("echo out; echo err >&2; sleep 30", timeout_seconds=0.7)
-    assert (answer["stdout"], answer["stderr"], answer["timed_out"]) == ("out\n", "err\n", True)
+    for seconds in DEADLINES:
+        answer = session.sh("echo out; echo err >&2; sleep 600", timeout_seconds=seconds)
+        assert answer["timed_out"]
+        if (answer["stdout"], answer["stderr"]) == ("out\n", "err\n"):
+            return
+    raise AssertionError(answer)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_stopped_command_keeps_the_first_64_kib_of_a_stream(session, stream):
     """The first 64 KiB of each stream."""
     redirect = ">&2" if stream == "stderr" else ""
-    script = f"(printf first; head -c 100000 /dev/zero | tr '\\0' a) {redirect}; sleep 30"
-    text = session.sh(script, timeout_seconds=2)[stream]
+    script = f"(printf first; head -c 100000 /dev/zero | tr '\\0' a) {redirect}; sleep 600"
+    for seconds in DEADLINES:
+        text = session.sh(script, timeout_seconds=seconds)[stream]
+        if len(text) == KEPT:
+            break
     assert text == "first" + "a" * (KEPT - 5)
 
 
@@ -237,21 +250,21 @@ def test_a_command_faster_than_its_deadline_is_not_stopped(session):
 def test_the_service_s_deadline_bounds_the_request_s(session, asked):
     """The smaller of the request's and execute_timeout."""
     begun = time.monotonic()
-    assert session.run("sleep", "20", timeout_seconds=asked)["timed_out"]
-    assert time.monotonic() - begun < 6
+    assert session.run("sleep", "600", timeout_seconds=asked)["timed_out"]
+    assert time.monotonic() - begun < 50
 
 
-@pytest.mark.settings(execute_timeout=30)
+@pytest.mark.settings(execute_timeout=60)
 def test_the_request_s_deadline_holds_when_it_is_the_smaller(session):
     """The smaller of the request's and execute_timeout."""
     begun = time.monotonic()
-    assert session.run("sleep", "20", timeout_seconds=0.5)["timed_out"]
-    assert time.monotonic() - begun < 6
+    assert session.run("sleep", "600", timeout_seconds=0.5)["timed_out"]
+    assert time.monotonic() - begun < 50
 
 
 def test_a_command_that_says_too_much_is_stopped(session):
     """Combined output over 10 MiB stops the command."""
-    answer = session.run("yes", timeout_seconds=30)
+    answer = session.run("yes", timeout_seconds=250)
     assert (answer["exit_code"], answer["timed_out"], answer["output_limited"]) == (None, False, True)
     assert answer["output_limit"] == LIMIT and len(answer["stdout"]) == KEPT
 
@@ -273,7 +286,7 @@ def test_the_limit_is_10_mib(session, size, limited):
 
 def test_the_limit_ends_what_writes_behind_it(session, work):
     """Stopped either way."""
-    session.sh(f"({TICK.format(work=work)}) & yes", timeout_seconds=30)
+    session.sh(f"({TICK.format(work=work)}) & yes", timeout_seconds=250)
     assert still(session, work)
 
 
@@ -283,8 +296,12 @@ def test_the_limit_ends_what_writes_behind_it(session, work):
 @pytest.mark.parametrize("how", ESCAPES)
 def test_a_deadline_ends_every_process_of_the_command(session, work, how):
     """Stopping ends every process the command started, double-forked and setsid ones included."""
-    assert session.sh(escape(how, work), timeout_seconds=1.5)["timed_out"]
-    assert ticks(session, work) > 0 and still(session, work)
+    for seconds in DEADLINES:
+        assert session.sh(escape(how, work), timeout_seconds=seconds)["timed_out"]
+        assert still(session, work)
+        if ticks(session, work) > 0:
+            return
+    raise AssertionError("it never ticked")
 
 
 @pytest.mark.parametrize("how", ESCAPES)
@@ -292,7 +309,7 @@ def test_a_stop_ends_every_process_of_the_command(session, work, started, how):
     """POST stop: 204; every process."""
     run, thread, _ = started(escape(how, work))
     assert session.stop(run).status_code == 204
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive() and still(session, work)
 
 
@@ -300,26 +317,35 @@ def test_a_stop_is_term_first(session, work, started):
     """TERM, then KILL after 2 s."""
     run, thread, _ = started(f"trap 'echo asked > {work}/asked; exit 0' TERM; {TICK.format(work=work)}")
     session.stop(run)
-    thread.join(10)
+    thread.join(60)
     assert session.read(f"{work}/asked") == b"asked\n"
 
 
 def test_a_stop_is_kill_after_two_seconds(session, work, started):
     """TERM, then KILL after 2 s."""
-    run, thread, _ = started(escape("deaf to TERM", work))
-    begun = time.monotonic()
-    session.stop(run)
-    thread.join(10)
-    assert 1.5 < time.monotonic() - begun < 5 and still(session, work)
+
+    def stop():
+        session.file("remove", f"{work}/ticks")
+        run, thread, _ = started(escape("deaf to TERM", work))
+        begun = time.monotonic()
+        session.stop(run)
+        thread.join(60)
+        assert time.monotonic() - begun > 1.5 and still(session, work)
+
+    # With what starting it and looking twice take.
+    quickest(6, stop)
 
 
 def test_a_stop_touches_its_own_run_only(session, work, started):
     """Each command on its own."""
-    _, other, answers = started(f"echo x > {work}/ticks; sleep 1; echo done")
-    run, thread, _ = started("sleep 30")
+    _, other, answers = started(f"echo x > {work}/ticks; until [ -e {work}/go ]; do sleep 0.05; done; echo done")
+    run, thread, _ = started(f": > {work}/up; exec sleep 600")
+    assert eventually(lambda: session.file("stat", f"{work}/up").status_code == 200)
     session.stop(run)
-    thread.join(10)
-    other.join(10)
+    thread.join(60)
+    assert not thread.is_alive() and not answers
+    session.put(f"{work}/go")
+    other.join(60)
     assert answers[0].json()["stdout"] == "done\n"
 
 
@@ -343,10 +369,12 @@ def test_a_stop_twice_is_204_twice(session, work, started):
 
 def test_a_client_that_goes_away_leaves_nothing_running(session, work):
     """The run is stopped."""
-    with pytest.raises(httpx.ReadTimeout):
-        session.sh(escape("setsid", work), timeout=1.0)
-    assert ticks(session, work) > 0
-    assert eventually(lambda: still(session, work), within=6)
+    for seconds in DEADLINES:
+        with pytest.raises(httpx.ReadTimeout):
+            session.sh(escape("setsid", work), timeout=seconds)
+        if ticks(session, work) > 0:
+            break
+    assert ticks(session, work) > 0 and eventually(lambda: still(session, work))
 
 
 # ---- background processes
@@ -357,15 +385,17 @@ def test_a_background_process_goes_on_after_a_normal_end(session, work, how):
     """A command that finished normally may leave background processes running."""
     answer = session.sh(how.format(tick=TICK.format(work=work)) + " echo started")
     assert (answer["exit_code"], answer["stdout"]) == (0, "started\n")
-    time.sleep(0.3)
-    assert not still(session, work)
+    assert goes_on(session, work)
 
 
 def test_a_command_does_not_wait_for_processes_that_hold_its_streams(session):
     """Returns without waiting for them even when they hold its streams; grace at most 2 s."""
-    begun = time.monotonic()
-    answer = session.sh("sleep 20 & echo done")
-    assert time.monotonic() - begun < 3 and answer["stdout"] == "done\n" and answer["exit_code"] == 0
+
+    def leave():
+        answer = session.sh("sleep 600 & echo done")
+        assert answer["stdout"] == "done\n" and answer["exit_code"] == 0
+
+    quickest(3, leave)
 
 
 def test_a_background_process_is_seen_by_the_next_command(session, work):
@@ -379,11 +409,11 @@ def test_a_background_process_is_seen_by_the_next_command(session, work):
 
 def test_commands_run_at_once(session):
     """Any number of commands run at once in one session."""
-    session.run("true")
-    begun = time.monotonic()
+    # Each waits for all the others.
+    together = ": > up-{n}; until [ $(ls | grep -c up-) = 8 ]; do sleep 0.05; done; exit {n}"
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda n: session.sh(f"sleep 1; exit {n}"), range(8)))
-    assert time.monotonic() - begun < 4 and [answer["exit_code"] for answer in answers] == list(range(8))
+        answers = list(pool.map(lambda n: session.sh(together.format(n=n), timeout_seconds=250), range(8)))
+    assert [answer["exit_code"] for answer in answers] == list(range(8))
 
 
 def test_commands_at_once_keep_their_streams(session):
@@ -398,7 +428,7 @@ def test_a_slow_command_does_not_hold_up_file_operations(session, work, started)
     started(TICK.format(work=work))
     begun = time.monotonic()
     session.put(f"{work}/b", b"b")
-    assert session.read(f"{work}/b") == b"b" and time.monotonic() - begun < 2
+    assert session.read(f"{work}/b") == b"b" and time.monotonic() - begun < 50
 
 
 def test_a_process_sees_its_own_session_only(api, session):

@@ -66,7 +66,6 @@ def test_the_dashboard_is_404_when_it_is_off(api):
     assert api.get("/ui", token=None).status_code == 404
 
 
-@pytest.mark.skip(reason="the dashboard is a later step: this version has none, and says so when it is switched on")
 @pytest.mark.settings(ui_enabled="true", prewarm="false")
 def test_the_dashboard_is_served_when_it_is_on(api):
     """GET /ui: none needed, the dashboard."""
@@ -74,7 +73,6 @@ def test_the_dashboard_is_served_when_it_is_on(api):
     assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
 
 
-@pytest.mark.skip(reason="the dashboard is a later step: this version has none, and says so when it is switched on")
 @pytest.mark.settings(ui_enabled="true", prewarm="false")
 def test_the_index_names_the_dashboard_when_it_is_on(api):
     """ui_url."""

@@ -44,7 +44,7 @@ def test_a_new_session_s_times_are_now(session):
     """Unix seconds, float."""
     info = session.opened_as
     assert all(isinstance(info[field], float) for field in ("created_at", "last_activity", "idle_seconds"))
-    assert abs(info["created_at"] - time.time()) < 60 and 0 <= info["idle_seconds"] < 5
+    assert abs(info["created_at"] - time.time()) < 60 and 0 <= info["idle_seconds"] < 60
 
 
 @sandbox
@@ -286,13 +286,13 @@ def test_a_purged_session_s_workspace_is_gone(api, session, work):
 def test_closing_ends_what_runs(api, session):
     """A close ends the sandbox, and a command in it does not hang."""
     answers = []
-    thread = threading.Thread(target=lambda: answers.append(session.try_run("sleep", "30").status_code))
+    thread = threading.Thread(target=lambda: answers.append(session.try_run("sleep", "600").status_code))
     thread.start()
     time.sleep(0.5)
     begun = time.monotonic()
     session.close()
-    thread.join(15)
-    assert time.monotonic() - begun < 12 and answers and answers[0] < 500
+    thread.join(60)
+    assert time.monotonic() - begun < 60 and answers and answers[0] < 500
 
 
 @sandbox

@@ -5,7 +5,7 @@ import time
 from datetime import datetime
 
 import pytest
-from client import fresh_id
+from client import fresh_id, quickest
 
 PDF_TEXT = "Quarterly figures of Acme"
 
@@ -269,9 +269,12 @@ def test_a_tree_of_a_huge_directory_costs_little(stored):
     stored.many("many", 20_000)
     stored.seal()
     stored.get("tree", max_entries=10)
-    begun = time.monotonic()
-    tree = stored.get("tree", path="many", max_entries=10)
-    assert time.monotonic() - begun < 0.5 and len(tree["entries"]) == 10 and tree["truncated"]
+
+    def look():
+        tree = stored.get("tree", path="many", max_entries=10)
+        assert len(tree["entries"]) == 10 and tree["truncated"]
+
+    quickest(0.5, look)
 
 
 @pytest.mark.parametrize("name", ["link", "dirlink", "dirlink/one.txt", "out", "broken"])

@@ -17,7 +17,7 @@ from client import Api  # noqa: E402
 #: Fewer cases than this show nothing.
 WANTED = 2000
 #: Seconds after which it has had its time.
-WITHIN = 300
+WITHIN = 600
 SETTINGS = {
     # Cases open sessions; each is closed at once, but several may be on their way.
     "max_sessions": 64,
@@ -31,7 +31,7 @@ OPTIONS = [
     "--workers=2",
     "--continue-on-failure",
     "--generation-database=none",
-    "--request-timeout=20",
+    "--request-timeout=60",
     "--suppress-health-check=all",
     "--no-color",
     "--warnings=off",

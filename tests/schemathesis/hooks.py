@@ -8,7 +8,14 @@ import schemathesis
 
 TOKEN = {"X-Sandbox-Token": os.environ["FUZZ_TOKEN"]}
 SESSION = os.environ["FUZZ_SESSION"]
-HTTP = httpx.Client(base_url=os.environ["FUZZ_URL"], headers=TOKEN, trust_env=False, timeout=30)
+#: A connection for each: one that was kept may be closed by the service in the moment it is used again.
+HTTP = httpx.Client(
+    base_url=os.environ["FUZZ_URL"],
+    headers=TOKEN,
+    trust_env=False,
+    timeout=60,
+    limits=httpx.Limits(max_keepalive_connections=0),
+)
 POLICY = HTTP.get("/policy").json()
 #: What an update may carry, as it was.
 BEFORE = {
@@ -35,16 +42,33 @@ def place(fields):
         fields["path"] = path(fields["path"])
 
 
+def expendable():
+    """A session that may be deleted; none where the policy that another case has just set opens none."""
+    opened = HTTP.post("/sessions", json={})
+    return opened.json()["session"]["session_id"] if opened.status_code == 200 else None
+
+
+def harmless(case):
+    """The image store is that of other tests as well: nothing is removed from it, and nothing fetched into it."""
+    if not isinstance(case.body, dict):
+        return
+    if case.path == "/images/gc" and case.body.get("dry_run") is not True and set(case.body) <= {"unused", "dry_run"}:
+        case.body["dry_run"] = True
+    if case.path == "/images/pull" and isinstance(case.body.get("reference"), str) and case.body["reference"]:
+        case.body["reference"] = f"127.0.0.1:1/{case.body['reference']}"[:512]
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     """Half of what names a session names one that is open, and most of what names a path one that may be there."""
+    harmless(case)
     if CHOICE.random() < 0.5:
         return
     if isinstance(case.path_parameters, dict) and "session_id" in case.path_parameters:
-        case.path_parameters["session_id"] = SESSION
-        if case.method == "DELETE":
-            opened = HTTP.post("/sessions", json={})
-            case.path_parameters["session_id"] = opened.json()["session"]["session_id"]
+        known = SESSION if case.method != "DELETE" else expendable()
+        case.path_parameters["session_id"] = known or case.path_parameters["session_id"]
+    if isinstance(case.path_parameters, dict) and "alias" in case.path_parameters:
+        case.path_parameters["alias"] = CHOICE.choice(POLICY["runtimes"])["alias"]
     if isinstance(case.body, dict) and isinstance(case.body.get("sessions"), list):
         case.body["sessions"] = [SESSION, *case.body["sessions"]][:100]
     place(case.body)

@@ -29,7 +29,7 @@ const ROUTES: [(&str, &str, &str, &str); 19] = [
     ("DELETE", "sessions", "?purge=true", ""),
 ];
 /// Routes of the service token alone.
-const SERVICE: [(&str, &str, &str); 8] = [
+const SERVICE: [(&str, &str, &str); 9] = [
     ("POST", "/sessions", r#"{"runtime": "root"}"#),
     ("GET", "/sessions", ""),
     ("GET", "/policy", ""),
@@ -38,6 +38,7 @@ const SERVICE: [(&str, &str, &str); 8] = [
     ("GET", "/images", ""),
     ("GET", "/operations", ""),
     ("GET", "/workspaces", ""),
+    ("DELETE", "/workspaces/it-nobodys", ""),
 ];
 
 fn ask(client: &Client, method: &str, path: &str, body: &str) -> Response {
@@ -46,7 +47,8 @@ fn ask(client: &Client, method: &str, path: &str, body: &str) -> Response {
 
 /// All of an answer that a client can compare.
 fn bytes(answer: &Response) -> String {
-    let headers = answer.headers.iter().filter(|(name, _)| name != "date");
+    // When it was, and the name of the request, are no answer.
+    let headers = answer.headers.iter().filter(|(name, _)| name != "date" && name != "x-request-id");
     let headers: Vec<String> = headers.map(|(name, value)| format!("{name}: {value}")).collect();
     format!("{}\n{}\n\n{}", answer.status, headers.join("\n"), answer.text())
 }

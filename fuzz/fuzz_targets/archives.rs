@@ -1,0 +1,4 @@
+//! See `sandboxd::fuzzing::archives`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sandboxd::fuzzing::archives(data));
