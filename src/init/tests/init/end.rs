@@ -46,7 +46,7 @@ fn daemons_that_hide_are_stopped_with_their_run_alone() {
     stop(&sandbox, run.id, 100);
     sandbox.client.until(|message| *message == FromInit::Emptied { run: run.id });
     let took = before.elapsed();
-    assert!(took > Duration::from_millis(90) && took < Duration::from_secs(5), "{took:?}");
+    assert!(took > Duration::from_millis(90) && took < Duration::from_secs(30), "{took:?}");
     assert_eq!(other.line(), "alive");
     sandbox.client.emptied(other.id);
 }
@@ -74,7 +74,7 @@ fn a_second_stop_can_only_hasten_the_end() {
     let before = Instant::now();
     assert_eq!(sandbox.client.exited(run.id), Status::Signal(9));
     sandbox.client.emptied(run.id);
-    assert!(before.elapsed() < Duration::from_secs(5));
+    assert!(before.elapsed() < Duration::from_secs(30));
     // Of a run that is over, and of one that never was: nothing.
     stop(&sandbox, run.id, 0);
     stop(&sandbox, wire::id::RunId::from_u128(1), 0);
@@ -112,7 +112,7 @@ fn a_fork_bomb_is_stopped() {
     let before = Instant::now();
     stop(&sandbox, run.id, 100);
     sandbox.client.emptied(run.id);
-    assert!(before.elapsed() < Duration::from_secs(10), "{:?}", before.elapsed());
+    assert!(before.elapsed() < Duration::from_secs(60), "{:?}", before.elapsed());
     assert_eq!(sandbox.cgroups(), Vec::<String>::new());
 }
 
@@ -126,7 +126,7 @@ fn a_command_that_stops_every_process_does_not_hold_the_init() {
         stop(&sandbox, victim.id, 20);
         let before = Instant::now();
         sandbox.client.emptied(victim.id);
-        assert!(before.elapsed() < Duration::from_secs(5));
+        assert!(before.elapsed() < Duration::from_secs(30));
     }
     stop(&sandbox, storm.id, 0);
     sandbox.client.emptied(storm.id);

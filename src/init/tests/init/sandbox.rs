@@ -20,7 +20,7 @@ use wire::init::{Command, CommandAt, FromInit, MAX_FRAME, Privilege, Status, Ste
 use crate::sys;
 
 /// Longest wait for anything.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// User and group of commands.
 pub const AGENT: u32 = 10001;
 
