@@ -21,6 +21,12 @@ const MEASURE: Duration = Duration::from_millis(1500);
 /// What a busy machine adds by itself to the slowest of a hundred, beside twice the time without a storm, in milliseconds:
 /// another number for machines that are slower (`PROBES_NOISE_MS`).
 const NOISE: u64 = 250;
+/// How often what holds the others up is tried: the machine may have been somebody else's meanwhile, once.
+const TIMES: usize = 3;
+/// How long after its end is asked for a command may still be seen: two seconds of grace, and what a busy machine adds.
+const ENDS_WITHIN: Duration = Duration::from_secs(15);
+/// How long a file that nobody writes any more stays as it is, to be believed.
+const QUIET: Duration = Duration::from_secs(1);
 /// Output that the flood makes, in MiB, and what the service may need for it.
 const FLOOD: &str = "512";
 const FLOOD_MEMORY: u64 = 64;
@@ -117,8 +123,35 @@ fn controllers() -> Vec<String> {
     fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
+/// What came of a storm, and how the others were served before and meanwhile.
+struct Weather {
+    got: String,
+    bounded: bool,
+    control: Control,
+    calm: Slowest,
+    busy: Slowest,
+}
+
+/// Raise a storm until the others are served meanwhile, a few times at most. One that is not bounded is not raised again.
+fn endure(report: &mut Report, what: &str, expected: &str, mut raise: impl FnMut() -> Weather) {
+    let mut seen = raise();
+    for _ in 1..TIMES {
+        if !seen.bounded || seen.calm.bears(seen.busy) {
+            break;
+        }
+        println!("({what}: once more, after {}, {} before)", seen.busy.text(), seen.calm.text());
+        seen = raise();
+    }
+    let held = seen.bounded && seen.calm.bears(seen.busy);
+    row(report, what, expected, &format!("{}, {}", seen.got, seen.busy.text()), held, seen.control);
+}
+
 /// Run it in a session of its own, measure meanwhile, and see that the session is well afterwards.
 fn storm(ground: &Ground, report: &mut Report, neighbour: &Session, what: &str, arguments: &[&str], expected: &str) {
+    endure(report, what, "bounded; the others are served", || raise(ground, neighbour, arguments, expected));
+}
+
+fn raise(ground: &Ground, neighbour: &Session, arguments: &[&str], expected: &str) -> Weather {
     let session = ground.session("user");
     let calm = measure(ground, neighbour, MEASURE);
     let (outcome, busy) = beside(ground, neighbour, || run(&session, arguments));
@@ -127,14 +160,9 @@ fn storm(ground: &Ground, report: &mut Report, neighbour: &Session, what: &str, 
     let ended = outcome.code().is_none_or(|code| code != 0);
     let bounded = if expected.is_empty() { ended || !said.starts_with("DONE") } else { said.starts_with(expected) };
     let well = run(&session, &["identity"]).code() == Some(0);
-    let got = format!(
-        "{}, {}",
-        if said.is_empty() { outcome.body["exit_code"].to_string() } else { said.clone() },
-        busy.text()
-    );
-    let held = bounded && well && calm.bears(busy);
+    let got = if said.is_empty() { outcome.body["exit_code"].to_string() } else { said };
     let control = Control::of(outcome.took > Duration::from_millis(5), format!("before {}", calm.text()));
-    row(report, what, "bounded; the others are served", &got, held, control);
+    Weather { got, bounded: bounded && well, control, calm, busy }
 }
 
 /// Do something in a thread and measure until it is over.
@@ -158,28 +186,41 @@ fn peak(ground: &Ground) -> u64 {
 
 fn flood(ground: &Ground, report: &mut Report, neighbour: &Session) {
     let session = ground.session("user");
-    let calm = measure(ground, neighbour, MEASURE);
-    let before = peak(ground);
-    let (outcome, busy): (Outcome, Slowest) = beside(ground, neighbour, || run(&session, &["storm", "flood", FLOOD]));
-    let grown = peak(ground).saturating_sub(before);
-    let limited = outcome.body["output_limited"] == json!(true);
-    let got = format!("limited: {limited}, {grown} MiB of memory, {}", busy.text());
-    let held = limited && grown < FLOOD_MEMORY && calm.bears(busy);
-    row(
-        report,
-        "512 MiB of output",
-        "limited, < 64 MiB of memory",
-        &got,
-        held,
-        Control::of(limited, format!("before {}", calm.text())),
-    );
+    endure(report, "512 MiB of output", "limited, < 64 MiB of memory", || {
+        let calm = measure(ground, neighbour, MEASURE);
+        let before = peak(ground);
+        let (outcome, busy): (Outcome, Slowest) =
+            beside(ground, neighbour, || run(&session, &["storm", "flood", FLOOD]));
+        let grown = peak(ground).saturating_sub(before);
+        let limited = outcome.body["output_limited"] == json!(true);
+        let got = format!("limited: {limited}, {grown} MiB of memory");
+        let control = Control::of(limited, format!("before {}", calm.text()));
+        Weather { got, bounded: limited && grown < FLOOD_MEMORY, control, calm, busy }
+    });
 }
 
 /// A client asks for output as it comes, and reads none of it.
 fn unread(ground: &Ground, report: &mut Report, neighbour: &Session) {
-    let session = ground.session("user");
-    let calm = measure(ground, neighbour, MEASURE);
-    let before = peak(ground);
+    endure(report, "output that nobody reads", "< 64 MiB of memory", || {
+        let session = ground.session("user");
+        let calm = measure(ground, neighbour, MEASURE);
+        let before = peak(ground);
+        let mut stream = ask_for_flood(ground, &session);
+        let busy = measure(ground, neighbour, MEASURE * 2);
+        let grown = peak(ground).saturating_sub(before);
+        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+        let mut first = [0; 4096];
+        let begun = stream.read(&mut first).unwrap_or(0) > 0;
+        drop(stream);
+        let well = run(&session, &["identity"]).code() == Some(0);
+        let got = format!("{grown} MiB of memory, session {}", if well { "well" } else { "gone" });
+        let control = Control::of(begun, format!("it flows; before {}", calm.text()));
+        Weather { got, bounded: grown < FLOOD_MEMORY && well, control, calm, busy }
+    });
+}
+
+/// A connection on which a command's output has been asked for, as it comes.
+fn ask_for_flood(ground: &Ground, session: &Session) -> TcpStream {
     let Endpoint::Tcp(address) = ground.daemon.client.endpoint else { panic!("the client is over TCP") };
     let mut stream = TcpStream::connect(address).expect("connect");
     let body = json!({"argv": ["/probe", "storm", "flood", FLOOD], "run_id": it::session::run_id()}).to_string();
@@ -187,23 +228,7 @@ fn unread(ground: &Ground, report: &mut Report, neighbour: &Session) {
     let head =
         String::from_utf8_lossy(&head).replace("Host: sandboxd\r\n", "Host: sandboxd\r\nAccept: text/event-stream\r\n");
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).expect("ask");
-    let busy = measure(ground, neighbour, MEASURE * 2);
-    let grown = peak(ground).saturating_sub(before);
-    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
-    let mut first = [0; 4096];
-    let begun = stream.read(&mut first).unwrap_or(0) > 0;
-    drop(stream);
-    let well = run(&session, &["identity"]).code() == Some(0);
-    let got = format!("{grown} MiB of memory, {}, session {}", busy.text(), if well { "well" } else { "gone" });
-    let held = grown < FLOOD_MEMORY && well && calm.bears(busy);
-    row(
-        report,
-        "output that nobody reads",
-        "< 64 MiB of memory",
-        &got,
-        held,
-        Control::of(begun, format!("it flows; before {}", calm.text())),
-    );
+    stream
 }
 
 fn signals(ground: &Ground, report: &mut Report) {
@@ -232,30 +257,18 @@ fn signals(ground: &Ground, report: &mut Report) {
     }
 }
 
-/// A command that leaves its session, its parent and its signals behind is over at its deadline.
+/// A command that leaves its session, its parent and its signals behind is over at its deadline, and when its client goes.
 fn outliving(ground: &Ground, report: &mut Report) {
     let session = ground.session("user");
-    let begun = Instant::now();
     let argv = ["/probe", "storm", "outlive", "/workspace/alive"];
     let outcome = session.run_with(argv, json!({"timeout_seconds": 2}));
-    let took = begun.elapsed();
-    let size = || session.file("stat", "/workspace/alive").json()["size"].as_u64().unwrap_or(0);
-    let first = size();
-    std::thread::sleep(Duration::from_millis(600));
-    let second = size();
     let timed_out = outcome.body["timed_out"] == json!(true);
-    let held = timed_out && first == second && took < Duration::from_secs(6);
-    let got = format!("timed out: {timed_out} after {:.1} s, {} bytes later", took.as_secs_f64(), second - first);
-    row(
-        report,
-        "outliving the deadline",
-        "all of it ends",
-        &got,
-        held,
-        Control::of(first > 10, format!("it lived: {first} bytes")),
-    );
+    let (ends, first) = is_over(&session, "/workspace/alive");
+    let got = format!("timed out: {timed_out} after {:.1} s, {ends}", outcome.took.as_secs_f64());
+    let held = timed_out && outcome.took < ENDS_WITHIN && ends == OVER;
+    let control = Control::of(first > 10, format!("it lived: {first} bytes"));
+    row(report, "outliving the deadline", "all of it ends", &got, held, control);
 
-    // The same, when the client goes away instead.
     let mut connection = Connection::open(&session.client.endpoint).expect("connect");
     let body =
         json!({"argv": ["/probe", "storm", "outlive", "/workspace/left"], "run_id": it::session::run_id()}).to_string();
@@ -263,21 +276,23 @@ fn outliving(ground: &Ground, report: &mut Report) {
     connection.write(&[head.as_slice(), body.as_bytes()].concat()).expect("ask");
     std::thread::sleep(Duration::from_secs(1));
     drop(connection);
-    // It ignores SIGTERM, and has two seconds before SIGKILL.
-    std::thread::sleep(Duration::from_secs(4));
-    let size = || session.file("stat", "/workspace/left").json()["size"].as_u64().unwrap_or(0);
+    let (ends, first) = is_over(&session, "/workspace/left");
+    let control = Control::of(first > 10, format!("it lived: {first} bytes"));
+    row(report, "outliving its client", "all of it ends", ends, ends == OVER, control);
+}
+
+const OVER: &str = "over";
+
+/// Whether whoever writes to the file in turns has ended, or does within [`ENDS_WITHIN`]; and how large it was at first.
+fn is_over(session: &Session, path: &str) -> (&'static str, u64) {
+    let size = || session.file("stat", path).json()["size"].as_u64().unwrap_or(0);
     let first = size();
-    std::thread::sleep(Duration::from_millis(600));
-    let second = size();
-    let got = format!("{} bytes later", second - first);
-    row(
-        report,
-        "outliving its client",
-        "all of it ends",
-        &got,
-        first == second,
-        Control::of(first > 10, format!("it lived: {first} bytes")),
-    );
+    let stays = || {
+        let before = size();
+        std::thread::sleep(QUIET);
+        (size() == before).then_some(OVER)
+    };
+    (it::daemon::wait_for(ENDS_WITHIN, stays).unwrap_or("it goes on"), first)
 }
 
 /// Where the state's file system has project quotas they bound what a session writes.

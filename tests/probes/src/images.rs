@@ -227,8 +227,10 @@ fn bombs(ground: &Ground, report: &mut Report) {
     registry.above_base("bomb-ratio", ground, &[Layer::gzip(&zeroes(512))]);
     let before = stored(ground);
     let (got, held) = pull(ground, "bomb-ratio");
-    let grown = stored(ground).saturating_sub(before) >> 20;
-    let held = held && got.starts_with("refused") && grown < 16;
+    // What has been unpacked of it goes by the trash, which is emptied after the answer.
+    let grown = || stored(ground).saturating_sub(before) >> 20;
+    let emptied = it::daemon::wait_for(Duration::from_secs(20), || (grown() < 16).then_some(()));
+    let (held, grown) = (held && got.starts_with("refused") && emptied.is_some(), grown());
     let control = Control::of(works && small == "opened", "32 MiB of the same are taken");
     row(
         report,

@@ -66,6 +66,7 @@ fn main() -> ExitCode {
             }
         }
     }
+    report.repeat();
     let (line, well) = report.closing();
     drop(ground);
     println!("\n{line}");

@@ -34,6 +34,9 @@ pub struct Report {
     tried: usize,
     escaped: usize,
     failed: usize,
+    /// The lines of those, each after the part of the table that it is in.
+    wrong: Vec<String>,
+    class: String,
 }
 
 impl Control {
@@ -47,6 +50,7 @@ impl Control {
 impl Report {
     /// Begin a part of the table.
     pub fn class(&mut self, name: &str) {
+        name.clone_into(&mut self.class);
         println!("\n== {name}\n{:<34} {:<26} {:<30} control", "probe", "expected", "got");
     }
 
@@ -74,13 +78,26 @@ impl Report {
             let _ = write!(line, "   ESCAPED");
         }
         println!("{}", line.trim_end());
+        if !row.held || matches!(row.control, Control::Fails(_)) {
+            self.wrong.push(format!("{}: {}", self.class, line.trim_end()));
+        }
     }
 
     /// A part of the program broke before it could tell.
     pub fn broken(&mut self, class: &str, why: &str) {
         self.tried += 1;
         self.failed += 1;
-        println!("{class}: CONTROL FAILED: broke off: {}", cut(why, 2000));
+        let line = format!("{class}: CONTROL FAILED: broke off: {}", cut(why, 2000));
+        println!("{line}");
+        self.wrong.push(line);
+    }
+
+    /// What is not as it should be, once more: whoever sees the end of a long output alone sees it there.
+    pub fn repeat(&self) {
+        if !self.wrong.is_empty() {
+            println!("\n== what is wrong");
+            self.wrong.iter().for_each(|line| println!("{line}"));
+        }
     }
 
     /// The one line at the end, and whether all is well.

@@ -146,12 +146,6 @@ pub fn done<T>(observed: Observed, result: &Result<T, ApiError>, by: By) {
     }
 }
 
-/// A command that was not begun: recorded, and what the client is told.
-pub fn refused(observed: Observed, error: SessionError) -> ApiError {
-    observed.finish(false, refusal(&error));
-    error.into()
-}
-
 fn file_detail(error: &FileError) -> &'static str {
     match error {
         FileError::NotFound { .. } => "not found",

@@ -9,12 +9,12 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use wire::api::{ErrorBody, RunRequest, RunResponse};
 use wire::id::RunId;
 
 use super::error::ApiError;
-use super::operations::{ended, refused};
+use super::operations::ended;
 use super::{App, Shared, body, stream};
 use crate::operations::{self, Observed, Op};
 use crate::request;
@@ -48,18 +48,17 @@ pub async fn run(
     if !stream::is_asked_for(&headers) {
         return Ok(Json(observe_run(app, session, request, observed, (at, None)).await?).into_response());
     }
-    // What can be refused is refused with a status, before the stream begins. One that does not wake in time has timed out.
-    let at_work = session.activity();
-    if let Ok(Err(error)) = timeout_at(at + app.registry.within(&request), session.wake()).await {
-        return Err(refused(observed, error));
-    }
-    let (sink, pieces) = mpsc::channel(stream::PIECES);
-    let work = async move {
-        let _at_work = at_work;
-        observe_run(app, session, request, observed, (at, Some(sink))).await
-    };
+    let (sink, mut pieces) = mpsc::channel(stream::PIECES);
+    let work = observe_run(app, session, request, observed, (at, Some(sink)));
     let run = tokio::spawn(request::scope(request::current(), work));
-    Ok(stream::respond(pieces, run))
+    // What can be refused is refused with a status: the stream begins when the command has, or when it is over without.
+    match pieces.recv().await {
+        Some(_begun) => Ok(stream::respond(pieces, run)),
+        None => {
+            let response = run.await.map_err(|_| ApiError::Broken)??;
+            Ok(stream::respond(pieces, tokio::spawn(std::future::ready(Ok(response)))))
+        }
+    }
 }
 
 /// Run, and record how it ended before the init forgets it.

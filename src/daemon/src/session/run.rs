@@ -64,10 +64,16 @@ impl Registry {
         let io = |source| SessionError::Io { operation: "make the pipes", id: session.id.clone(), source };
         let (mut out, mut err) = (Stream::new().map_err(io)?, Stream::new().map_err(io)?);
         let command = self.command(&live, request);
+        if sink.as_ref().is_some_and(Sink::is_closed) {
+            return Err(SessionError::Abandoned(run));
+        }
         let started = live.init.start((run, note), command, &mut out.pipe, &mut err.pipe).await;
         let running = started.map_err(|error| start_error(session, &live, error))?;
         fail::point("run.started");
         let guard = StopOnDrop { init: Some(live.init.clone()), run };
+        if let Some(sink) = &sink {
+            sink.send(Piece::Begun).await.map_err(|_| SessionError::Abandoned(run))?;
+        }
         let unrecorded = Unrecorded { init: live.init.clone(), run };
         let collect = Collect { live: &live, run, running, out, err, sink, total: 0 };
         let answer = collect.until(deadline).await;
@@ -163,9 +169,11 @@ impl Drop for Unrecorded {
     }
 }
 
-/// A piece of a command's output.
+/// What is told of a command as it comes: that it has begun, then its output in pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
+    /// The first: it has begun.
+    Begun,
     /// Of its standard output.
     Out(Vec<u8>),
     /// Of its standard error.
@@ -281,12 +289,11 @@ impl Collect<'_> {
         let Some(sink) = &self.sink else { return Ok(()) };
         let out = std::mem::take(&mut self.out.bytes);
         let err = std::mem::take(&mut self.err.bytes);
-        for piece in [Piece::Out(out), Piece::Err(err)] {
-            let (Piece::Out(bytes) | Piece::Err(bytes)) = &piece;
+        for (bytes, piece) in [(out, Piece::Out as fn(Vec<u8>) -> Piece), (err, Piece::Err)] {
             if bytes.is_empty() {
                 continue;
             }
-            match timeout_at(deadline, sink.send(piece)).await {
+            match timeout_at(deadline, sink.send(piece(bytes))).await {
                 Ok(Ok(())) | Err(_) => {}
                 Ok(Err(_)) => return Err(Failed::NobodyReads),
             }

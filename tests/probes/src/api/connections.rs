@@ -19,8 +19,10 @@ const ENOUGH: usize = 5_000;
 const PLACES: usize = 4096;
 /// Threads that make them.
 const MAKERS: usize = 16;
-/// How long they may take to be made: a slow machine makes fewer, and says so.
+/// How long they may take to be made: a slow machine makes fewer, and says so. Those that make a crowd have longer.
 const AT_MOST: Duration = Duration::from_secs(20);
+const CROWD: usize = PLACES + 400;
+const CROWD_AT_MOST: Duration = Duration::from_secs(90);
 /// An answer in spite of them has to come within this.
 const PROMPTLY: Duration = Duration::from_secs(2);
 
@@ -68,7 +70,8 @@ fn crowd(ground: &Ground, count: usize, first: &[u8]) -> (bool, String, usize) {
 fn make(address: &std::net::SocketAddr, count: usize, first: &[u8]) -> Vec<TcpStream> {
     let mut held = Vec::with_capacity(count);
     let begun = Instant::now();
-    while held.len() < count && begun.elapsed() < AT_MOST {
+    let time = |made| if made < CROWD / MAKERS { CROWD_AT_MOST } else { AT_MOST };
+    while held.len() < count && begun.elapsed() < time(held.len()) {
         if let Ok(mut stream) = TcpStream::connect_timeout(address, PROMPTLY) {
             let _ = stream.write_all(first);
             held.push(stream);

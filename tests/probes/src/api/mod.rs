@@ -48,8 +48,11 @@ fn peak(ground: &Ground) -> u64 {
     it::host::children(ground.daemon.pid).into_iter().filter_map(kib).max().unwrap_or(0) >> 10
 }
 
-/// Whether the service answers, and promptly.
+/// Whether the service answers, and promptly: once of a few times, where the machine is somebody else's meanwhile.
 fn answers(ground: &Ground) -> bool {
-    let begun = std::time::Instant::now();
-    ground.daemon.client.get("/healthz").status == 200 && begun.elapsed().as_secs() < 2
+    let promptly = || {
+        let begun = std::time::Instant::now();
+        ground.daemon.client.get("/healthz").status == 200 && begun.elapsed().as_secs() < 2
+    };
+    (0..3).any(|_| promptly())
 }
