@@ -179,9 +179,9 @@ def test_a_session_that_ends_under_it_is_an_error_at_its_end(api, session):
 
 def test_a_silent_stream_shows_that_it_is_alive(session):
     """A heartbeat."""
-    with streamed(session, "sleep", str(HEARTBEAT * 2 + 3)) as answer:
+    with streamed(session, "sleep", str(HEARTBEAT + 3)) as answer:
         seen = list(events(answer))
-    assert [event for event in seen if event == (None, "heartbeat")][:2] == [(None, "heartbeat")] * 2, seen
+    assert (None, "heartbeat") in seen and [name for name, _ in seen if name] == ["exit"], seen
 
 
 def test_a_reader_that_goes_away_stops_the_run(session, work):
@@ -232,7 +232,7 @@ def test_it_is_in_the_session_s_events(session):
 @pytest.mark.parametrize(
     ("change", "status"),
     [
-        ({"token": "0" * 64}, 404),
+        ({"token": "0" * 64}, 401),
         ({"argv": []}, 422),
         ({"argv": ["a\0b"]}, 422),
         ({"timeout_seconds": 0}, 422),

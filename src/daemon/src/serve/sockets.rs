@@ -15,6 +15,10 @@ use super::listen::Listener;
 use super::{ServeError, io_error};
 use crate::config::Settings;
 
+/// Connections that may wait to be accepted, at each socket; the kernel has a ceiling of its own (`net.core.somaxconn`, 4096
+/// unless it is told otherwise). One that finds no room tries again after a second.
+const BACKLOG: i32 = 4096;
+
 /// What is listened on.
 pub struct Sockets {
     /// Each.
@@ -37,6 +41,8 @@ pub async fn open(settings: &Settings) -> Result<Sockets, ServeError> {
     let address = SocketAddr::new(settings.host, settings.port);
     let place = PathBuf::from(address.to_string());
     let tcp = TcpListener::bind(address).await.map_err(|source| io_error("listen on", &place, source))?;
+    // Once more: the runtime's own number is a quarter of it.
+    rustix::net::listen(&tcp, BACKLOG).map_err(|errno| io_error("listen on", &place, errno.into()))?;
     let address = tcp.local_addr().map_err(|source| io_error("listen on", &place, source))?;
     let unix = bind_unix(&settings.socket)?;
     Ok(Sockets {
@@ -77,6 +83,7 @@ fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
         Err(error) => return Err(fail(error)),
     }
     let listener = UnixListener::bind(path).map_err(fail)?;
+    rustix::net::listen(&listener, BACKLOG).map_err(|errno| fail(errno.into()))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(fail)?;
     Ok(listener)
 }
