@@ -125,6 +125,9 @@ fn one_that_fails_is_named_and_the_others_are_ready() {
 
     bench.pair.start_service(None);
     let client = &bench.pair.client;
+    // Root has made it, not this service; its log is there all the same.
+    let log = client.get("/runtimes/first/log").expect(200).text();
+    assert!(log.contains("== setup command 1 of 1 (echo one > /one)\n"), "{log}");
     let failed = client.post("/sessions", json!({"runtime": "second"})).expect(502).detail().to_string();
     for part in ["setup command 2 of 2", "exited with status 3", "this went wrong"] {
         assert!(failed.contains(part), "{failed}");

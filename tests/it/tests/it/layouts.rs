@@ -1,14 +1,21 @@
 //! OCI layouts as directories, and archives of each kind: from skopeo and umoci, and for skopeo, umoci and podman.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use it::Daemon;
-use it::registry::{Directory, Registry, busybox, is_missing, tool};
+use it::http::Endpoint;
+use it::registry::{Directory, Registry, busybox, is_empty, is_missing, tool};
 use serde_json::{Value, json};
 
 use super::images::{expect_busybox, pull, service, store};
+
+/// How long what happens after an answer may take.
+const SOON: Duration = Duration::from_secs(60);
 
 /// `sandboxctl images …`: its status and what it says.
 fn images(daemon: &Daemon, arguments: &[&str], input: Option<&Path>) -> (i32, String) {
@@ -270,4 +277,31 @@ fn an_export_is_the_image_that_came() {
     let unpacked = directory.join("unpacked");
     tool(&["umoci", "unpack", "--image", &format!("{}:1", path("other")), &text(&unpacked)]);
     assert_eq!(fs::read_to_string(unpacked.join("rootfs/marker")).unwrap(), "second\n");
+}
+
+#[test]
+fn an_export_whose_client_goes_away_is_over() {
+    if is_missing(&["umoci"]) {
+        return;
+    }
+    let directory = Directory::new();
+    // More than all buffers between here and there hold.
+    let layout = busybox(&directory, 64 << 20);
+    let daemon = service(&directory, &[("box", "l.example/box:1")], &[], &[]);
+    done(&daemon, &["import", &text(&layout), "--name", "l.example/large:1"]);
+    let Endpoint::Tcp(address) = daemon.client.endpoint else { panic!("the client is over TCP") };
+    let mut stream = TcpStream::connect(address).unwrap();
+    let path = "/images/l.example%2Flarge%3A1";
+    stream.write_all(&daemon.client.head("GET", &format!("{path}/archive"), None, 0)).unwrap();
+    let mut first = [0; 15];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+    let refused = daemon.client.delete(path).expect(409);
+    assert!(refused.text().contains("in use"), "{}", refused.text());
+    drop(stream);
+    let removed = it::daemon::wait_for(SOON, || (daemon.client.delete(path).status == 200).then_some(()));
+    assert!(removed.is_some(), "{}", daemon.client.delete(path).text());
+    done(&daemon, &["gc"]);
+    let emptied = it::daemon::wait_for(SOON, || is_empty(&store(&directory)).then_some(()));
+    assert!(emptied.is_some(), "{}", tool(&["find", &text(&store(&directory)), "-maxdepth", "2"]));
 }

@@ -3,6 +3,7 @@
 //! Between registry and service stands a proxy that holds back the rest of each layer until the test has seen how far the
 //! pull is: nothing here depends on how fast anything is.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Command};
@@ -198,4 +199,34 @@ fn a_prepare_before_a_deployment_says_how_far_a_pull_is() {
     succeeds(&mut child, &stdout);
     let said = stdout.whole();
     assert_eq!((said.lines().last(), stderr.whole()), (Some("prepare: 1 of 1 ready"), String::new()), "{said}");
+}
+
+#[test]
+fn an_open_whose_client_goes_away_meanwhile_leaves_nothing_but_the_image() {
+    if is_missing(&["docker-registry", "skopeo", "umoci"]) {
+        return;
+    }
+    let mut bench = Bench::new(&["box"]);
+    bench.pair.start_service(None);
+    let client = bench.pair.client.clone();
+    let state = || client.get("/runtimes/box").expect(200).json()["state"].clone();
+    let counts = || {
+        let health = client.get("/healthz").expect(200).json();
+        (health["sessions"].clone(), health["open_sessions"].clone())
+    };
+    let body = json!({"session_id": "gone", "runtime": "box"}).to_string();
+    let head = client.head("POST", "/sessions", Some("application/json"), body.len());
+    let mut connection = client.connect();
+    connection.write(&[head.as_slice(), body.as_bytes()].concat()).unwrap();
+    assert!(wait_for(SOON, || (state() == "building").then_some(())).is_some(), "{}", state());
+    assert_eq!(counts().0, 1, "an open under way counts");
+    drop(connection);
+    assert!(wait_for(SOON, || (counts() == (json!(0), json!(0))).then_some(())).is_some(), "{:?}", counts());
+    assert_eq!(state(), "building", "the image is made all the same");
+    assert!(!bench.pair.state.join("workspaces/gone").exists());
+    bench.proxy.set(Mischief::None);
+    assert!(wait_for(SOON, || (state() == "ready").then_some(())).is_some(), "{}", state());
+    assert_eq!(bench.pair.leaks(&BTreeSet::new()), Vec::<String>::new());
+    // The name is nobody's.
+    client.post("/sessions", json!({"session_id": "gone", "runtime": "box"})).expect(200);
 }
