@@ -101,7 +101,11 @@ test("runtimes and the policy in force are shown, and there is no form", () =>
       if (setting === "runtimes") continue;
       const row = page.locator("#view-runtimes tbody tr", { has: page.getByText(setting, { exact: true }) });
       const words = value === null || (Array.isArray(value) && value.length === 0) ? "none" : Array.isArray(value) ? value.join(", ") : String(value);
-      assert.equal(await row.locator("td").textContent(), words, setting);
+      const seconds = typeof value === "number" && /(_timeout|_ttl|_after)$/.test(setting);
+      const unit = seconds ? / s($|, which is \d+ (min|h|d) )/ : setting === "max_read_bytes" ? / bytes, which is [\d.]+ MiB$/ : null;
+      const told = await row.locator("td").textContent();
+      assert.equal(unit ? told.replace(/ .*/s, "") : told, words, setting);
+      if (unit) assert.match(told, unit, setting);
     }
   }));
 

@@ -2,6 +2,8 @@
 //
 // Memory is measured where the kernel has its controller. These pictures are of a host that has one: its figures are made up.
 
+import assert from "node:assert/strict";
+
 import { api, dashboard, picture, row, sh, signIn, test, until, write } from "../harness.js";
 
 const SESSIONS = [
@@ -61,6 +63,11 @@ test("pictures, with a session that is frozen, and goes on when it is woken", as
         await page.emulateMedia({ colorScheme: "light" });
         await row(page, "clone-7f3a").getByRole("button", { name: "Wake clone-7f3a" }).click();
         await until(async () => (await badge.textContent()) === "running", "it goes on");
+        const sleep = row(page, "clone-7f3a").getByRole("button", { name: "Hibernate clone-7f3a" });
+        assert.equal(await sleep.count(), 1, "one of the two is hidden");
+        await until(async () => (await badge.textContent()) === "frozen", "it is held still again");
+        await sleep.click();
+        await until(async () => (await badge.textContent()) === "hibernated", "it sleeps");
         await page.getByRole("link", { name: "Open workspace of chat-4812" }).click();
         for (const line of ["sort -t, -k2 -n quakes.csv", "ls -l /workspace && cat missing.txt", "id -un; uname -s"]) {
           const before = await page.locator(".command").count();

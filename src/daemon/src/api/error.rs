@@ -145,6 +145,7 @@ fn session_status(error: &SessionError) -> StatusCode {
 fn images_status(error: &ManageError) -> StatusCode {
     match error {
         ManageError::Unknown(_) => StatusCode::NOT_FOUND,
+        ManageError::Crowded => StatusCode::TOO_MANY_REQUESTS,
         ManageError::InUse { .. }
         | ManageError::UnderWay { .. }
         | ManageError::Shared { .. }

@@ -44,7 +44,8 @@ pub async fn caches(State(app): Shared, headers: HeaderMap) -> Result<Json<Build
 #[utoipa::path(post, path = "/images/pull", tag = "images", request_body = PullRequest, responses(
     (status = 200, description = "Lines of JSON", content_type = "application/x-ndjson", body = PullEvent),
     (status = 401, body = ErrorBody), (status = 413, body = ErrorBody),
-    (status = 422, description = "It is no name of an image", body = ErrorBody)))]
+    (status = 422, description = "It is no name of an image", body = ErrorBody),
+    (status = 429, description = "Too many pulls are under way", body = ErrorBody)))]
 pub async fn pull(State(app): Shared, headers: HeaderMap, request: Body) -> Result<Response, ApiError> {
     app.service(&headers)?;
     let PullRequest { reference } = body::json(request, body::JSON_MAX).await?;

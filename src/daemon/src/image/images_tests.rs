@@ -305,3 +305,23 @@ async fn what_the_catalogue_names_may_be_anywhere_whoever_pulls_it() {
     };
     assert!(last.contains("no setting names it"), "{last}");
 }
+
+/// Who hangs up does not end his pull, so there may be no more of them than somebody counts.
+#[tokio::test]
+async fn pulls_by_hand_are_no_more_than_may_wait() {
+    let root = tempfile::tempdir().unwrap();
+    let images = images(root.path(), &machine(root.path()));
+    let most = u32::try_from(manage::PULLS).unwrap();
+    let all = Arc::clone(&images.0.by_hand).try_acquire_many_owned(most).unwrap();
+    let refused = images.pull("127.0.0.1:1/one:1", &[]).err().map(|error| error.to_string());
+    assert!(refused.is_some_and(|text| text.starts_with("64 pulls are under way")));
+    drop(all);
+    let mut one = images.pull("127.0.0.1:1/one:1", &[]).unwrap();
+    while let Some(event) = one.next().await {
+        assert!(images.0.by_hand.available_permits() >= manage::PULLS - 1, "{event:?}");
+    }
+    // One that is over has given its place back.
+    while images.0.by_hand.available_permits() < manage::PULLS {
+        tokio::task::yield_now().await;
+    }
+}

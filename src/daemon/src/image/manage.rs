@@ -32,6 +32,8 @@ use crate::fail;
 
 /// How often a pull is looked at.
 const LOOK: Duration = Duration::from_millis(200);
+/// Most pulls that were asked for by hand and are not over: who hangs up does not end his.
+pub(super) const PULLS: usize = 64;
 /// How often a pull that stands still is reported.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
@@ -55,6 +57,9 @@ pub enum ManageError {
         /// Which.
         keys: Vec<String>,
     },
+    /// So many have been asked for that more would only wait.
+    #[error("{PULLS} pulls are under way or wait for their turn; try again when some are over")]
+    Crowded,
     /// Another service may need what would be removed.
     #[error("The image store is shared with {with}: nothing is removed while that runs")]
     Shared {
@@ -114,6 +119,7 @@ impl ManageError {
             Self::Unknown(_)
             | Self::InUse { .. }
             | Self::UnderWay { .. }
+            | Self::Crowded
             | Self::Shared { .. }
             | Self::Unreadable { .. }
             | Self::Caches { .. }
@@ -212,15 +218,17 @@ impl Images {
     /// stays under its digest. Its registry may be anywhere if one of these runtimes needs it: then the operator has named it.
     ///
     /// # Errors
-    /// [`ImageError::Name`].
-    pub fn pull(&self, name: &str, runtimes: &[Arc<Runtime>]) -> Result<Pulling, ImageError> {
+    /// [`ManageError::Image`]: it is no name; [`ManageError::Crowded`].
+    pub fn pull(&self, name: &str, runtimes: &[Arc<Runtime>]) -> Result<Pulling, ManageError> {
         let invalid = || ImageError::Name { name: name.to_owned(), reason: "it comes from nowhere".to_owned() };
         let origin = self.0.origins(name)?.into_iter().next().ok_or_else(invalid)?;
+        let place = Arc::clone(&self.0.by_hand).try_acquire_owned().map_err(|_| ManageError::Crowded)?;
         let key = origin.key();
         let progress = self.0.progress_of(&key);
         let trusted = runtimes.iter().any(|runtime| self.0.needs(runtime, &key));
         let (inner, watched, job_key) = (Arc::clone(&self.0), Arc::clone(&progress), key.clone());
         let job = tokio::spawn(async move {
+            let _place = place;
             let fetch = || refresh(Arc::clone(&inner), origin, watched, trusted);
             inner.job(&job_key, fetch).await
         });

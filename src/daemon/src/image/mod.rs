@@ -152,6 +152,8 @@ pub(crate) struct Inner {
     failures: Failures,
     builds: Semaphore,
     fetches: Semaphore,
+    /// Room for pulls that were asked for by hand.
+    by_hand: Arc<Semaphore>,
     /// How far pulls are, by key.
     progress: Mutex<HashMap<String, Weak<Progress>>>,
     /// Held by every job for reading: while none holds it, every layer without a record is nobody's.
@@ -192,6 +194,7 @@ impl Images {
             failures: Failures::default(),
             builds: Semaphore::new(1),
             fetches: Semaphore::new(FETCHES),
+            by_hand: Arc::new(Semaphore::new(manage::PULLS)),
             progress: Mutex::default(),
             house: Arc::default(),
         })))

@@ -19,9 +19,9 @@ impl Registry {
     /// Fetch an image, also if it is here.
     ///
     /// # Errors
-    /// [`SessionError::Images`]: it is no name.
+    /// [`SessionError::Images`]: it is no name, or too many pulls are under way.
     pub fn pull_image(&self, reference: &str) -> Result<Pulling, SessionError> {
-        Ok(self.deps.images.pull(reference, self.runtimes()).map_err(ManageError::from)?)
+        Ok(self.deps.images.pull(reference, self.runtimes())?)
     }
 
     /// An image as an archive.

@@ -190,15 +190,25 @@ function unfold(label, alias, id, follows, fill) {
   return { node: el("div", {}, toggle, pre), again: () => !pre.hidden && load() };
 }
 
+// What a setting's number is of.
+const SECONDS = new Set(["container_ttl", "evict_idle_after", "execute_timeout", "idle_timeout", "workspace_ttl"]);
+const BYTES = new Set(["max_read_bytes"]);
+
+// A number as it is written in the settings, and what that is.
+function withUnit(setting, value) {
+  if (SECONDS.has(setting)) return value < 60 ? `${value} s` : `${value} s, which is ${span(value)}`;
+  return BYTES.has(setting) ? `${value} bytes, which is ${bytes(value)}` : plain(value);
+}
+
 function showPolicy(body, policy) {
   const rows = Object.entries(policy).filter(([setting]) => setting !== "runtimes").sort(([a], [b]) => (a < b ? -1 : 1));
-  const words = (value) => (value === null ? "none" : Array.isArray(value) ? value.map(plain).join(", ") || "none" : plain(value));
+  const words = (setting, value) => (value === null ? "none" : Array.isArray(value) ? value.map(plain).join(", ") || "none" : withUnit(setting, value));
   keyed(body, rows, {
     key: ([setting]) => setting,
     make: ([setting]) => {
       const value = el("td", { class: "mono" });
       return { node: el("tr", {}, el("th", { scope: "row" }, el("code", {}, setting)), value), value };
     },
-    update: (row, [, value]) => setText(row.value, words(value)),
+    update: (row, [setting, value]) => setText(row.value, words(setting, value)),
   });
 }

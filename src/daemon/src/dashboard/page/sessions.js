@@ -282,14 +282,15 @@ function blankRow() {
     cell(memory, el("span")),
     cell(cpu, el("span")),
     cell(pids),
-    el("td", { class: "actions" }, el("a", { class: "button" }, "Open"), action("turn", ""), action("terminate", "Terminate"), action("purge", "Purge", { class: "danger" })),
+    el("td", { class: "actions" }, el("a", { class: "button" }, "Open"), action("turn", ""), action("sleep", "Hibernate", { hidden: true }), action("terminate", "Terminate"), action("purge", "Purge", { class: "danger" })),
   );
   return blank.cloneNode(true);
 }
 
 // What the buttons of a row do.
 const ACTIONS = {
-  turn: (row, self, context) => turnOver(row.id, row.info, self, context),
+  turn: (row, self, context) => turnOver(row.id, stateOf(row.info) !== "running", self, context),
+  sleep: (row, self, context) => turnOver(row.id, false, self, context),
   terminate: (row, self, context) => end(row.id, false, self, context),
   purge: (row, self, context) => end(row.id, true, self, context),
 };
@@ -299,10 +300,11 @@ function makeRow(info) {
   const node = blankRow();
   const [head, runtime, tenant, state, idle, memory, cpu, pids, actions] = node.children;
   const [badge, memoryText, cpuText] = [state, memory, cpu].map(({ firstChild }) => firstChild);
-  const [open, turn, terminate, purge] = actions.children;
+  const [open, turn, sleep, terminate, purge] = actions.children;
   head.firstChild.textContent = plain(id);
   open.href = `#/session/${encodeURIComponent(id)}/terminal`;
   open.setAttribute("aria-label", `Open workspace of ${id}`);
+  sleep.setAttribute("aria-label", `Hibernate ${id}`);
   terminate.setAttribute("aria-label", `Terminate ${id}`);
   purge.setAttribute("aria-label", `Purge ${id}`);
   // Most sessions of a long table sleep, and need none of this.
@@ -329,6 +331,7 @@ function makeRow(info) {
     const label = now === "running" ? "Hibernate" : "Wake";
     setText(turn, label);
     setAttribute(turn, "aria-label", `${label} ${id}`);
+    sleep.hidden = now !== "frozen";
     const used = info.usage;
     setText(memoryText, used && used.memory_bytes === null ? "not measured" : used ? `${bytes(used.memory_bytes)}${used.memory_limit_bytes ? ` of ${bytes(used.memory_limit_bytes)}` : ""}` : "–");
     if (used || drawn) {
@@ -364,8 +367,8 @@ export async function end(id, purge, self, context) {
   context.refresh();
 }
 
-// Put a session to sleep or wake it, then look again.
-export async function turnOver(id, info, self, context) {
-  await during(self, () => post(at(id, stateOf(info) === "running" ? "/hibernate" : "/wake")));
+// Wake a session or put it to sleep, then look again.
+export async function turnOver(id, wake, self, context) {
+  await during(self, () => post(at(id, wake ? "/wake" : "/hibernate")));
   context.refresh();
 }

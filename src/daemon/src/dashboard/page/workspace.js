@@ -73,7 +73,8 @@ function makeDesk(id, context) {
   const info = () => state.sessions.get(id)?.info ?? null;
   const badge = el("span", { class: "badge" });
   const gone = el("p", { class: "banner warm", role: "status", hidden: true });
-  const turn = button("", (event) => turnOver(id, info(), event.currentTarget, context));
+  const turn = button("", (event) => turnOver(id, stateOf(info()) !== "running", event.currentTarget, context));
+  const sleep = button("Hibernate", (event) => turnOver(id, false, event.currentTarget, context), { hidden: true });
   const terminate = button("Terminate", (event) => end(id, false, event.currentTarget, context));
   const purge = button("Purge", (event) => end(id, true, event.currentTarget, context), { class: "danger" });
   const panels = Object.fromEntries(PARTS.map((part) => [part, el("div", { id: `panel-${part}`, class: "panel" })]));
@@ -100,6 +101,7 @@ function makeDesk(id, context) {
       badge,
       el("span", { class: "grow" }),
       turn,
+      sleep,
       terminate,
       purge,
     ),
@@ -121,7 +123,8 @@ function makeDesk(id, context) {
     setAttribute(badge, "data-state", called);
     const label = called === "running" ? "Hibernate" : "Wake";
     setText(turn, label);
-    for (const each of [turn, terminate, purge]) able(each, Boolean(now));
+    sleep.hidden = called !== "frozen";
+    for (const each of [turn, sleep, terminate, purge]) able(each, Boolean(now));
     gone.hidden = Boolean(now) || !state.list;
     setText(gone, gone.hidden ? "" : "This session is not open: it was closed, or it never was. Its files, if they were kept, can be looked at; commands cannot be run.");
     if (seen) for (const part of Object.values(parts)) part.update?.(part === parts[desk.part]);
