@@ -14,8 +14,11 @@ use crate::report::{Control, Report};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// A request that should not be seen as one.
 const SMUGGLED: &str = "GET /healthz?smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
-/// How much of a body that is too long may be taken before it is refused.
-const TAKEN: u64 = 80 << 20;
+/// How much of a body that is too long the service may take before it closes the connection, so that the answer is read: what
+/// it throws away, and the largest file or command before.
+const TAKEN: u64 = (64 + 8) << 20;
+/// The same of somebody without a token.
+const TAKEN_OF_STRANGER: u64 = 1 << 20;
 
 /// Try them all.
 pub fn probe(ground: &Ground, report: &mut Report) {
@@ -167,6 +170,16 @@ fn pour(ground: &Ground, path: &str, token: &[u8], most: u64) -> (u64, String) {
     (taken, statuses(&text).first().copied().unwrap_or("closed").to_owned())
 }
 
+/// How much the kernel may hold of a connection, at both of its ends: the largest buffers of `tcp_wmem` and `tcp_rmem` (tcp(7)).
+fn buffered() -> u64 {
+    let largest = |name: &str| {
+        let text =
+            std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).expect("read a setting of the kernel's");
+        text.split_whitespace().last().and_then(|most| most.parse::<u64>().ok()).expect("a number")
+    };
+    largest("tcp_wmem") + largest("tcp_rmem")
+}
+
 fn large(ground: &Ground, report: &mut Report) {
     let session = ground.session("root");
     let token = session.client.token.clone();
@@ -179,6 +192,7 @@ fn large(ground: &Ground, report: &mut Report) {
         ("2 GB to no path", "/no/such/path".to_owned(), token),
     ];
     for (what, path, token) in routes {
+        let most = if token.is_empty() { TAKEN_OF_STRANGER } else { TAKEN } + buffered() + (2 << 20);
         let (before, begun) = (peak(ground), Instant::now());
         let (taken, status) = pour(ground, &path, &token, 2 << 30);
         let grown = peak(ground).saturating_sub(before);
@@ -187,8 +201,9 @@ fn large(ground: &Ground, report: &mut Report) {
             taken >> 20,
             begun.elapsed().as_secs_f64()
         );
-        let held = taken < TAKEN && grown < 64 && status != "200" && status != "204" && answers(ground);
-        row(report, what, "refused before 80 MiB", &got, held, Control::of(small, "a byte is taken"));
+        let held = taken < most && grown < 64 && status != "200" && status != "204" && answers(ground);
+        let expected = format!("refused before {} MiB", most >> 20);
+        row(report, what, &expected, &got, held, Control::of(small, "a byte is taken"));
     }
     let head = |count: usize, size: usize| {
         let lines: String = (0..count).map(|n| format!("X-{n}: {}\r\n", "h".repeat(size))).collect();
