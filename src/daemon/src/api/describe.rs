@@ -62,7 +62,9 @@ use super::{files, images, metering, operations, policy, run, runtimes, service,
         workspaces::read,
         workspaces::read_bytes,
         workspaces::files,
-    )
+    ),
+    // In a stream, so that no answer names it.
+    components(schemas(wire::api::RunExit))
 )]
 struct Description;
 

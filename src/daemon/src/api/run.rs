@@ -21,6 +21,10 @@ use crate::request;
 use crate::session::{Asked, Piece, Ran, Session, SessionError};
 
 /// Run one command and wait for its end, or have its output as it comes with `Accept: text/event-stream`.
+///
+/// The stream has events `stdout` and `stderr`, each with a piece in base64; a comment after ten seconds without one; and at its end
+/// exactly one of `exit` (a `RunExit`) and `error` (an `ErrorBody`). It begins when the command does: what is refused has a status
+/// and no stream. Whoever goes away stops the command.
 #[utoipa::path(post, path = "/sessions/{session_id}/run", tag = "commands",
     params(("session_id" = String, Path)), request_body = RunRequest, responses(
     (status = 200, content((RunResponse = "application/json"), (String = "text/event-stream"))),
