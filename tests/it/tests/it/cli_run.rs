@@ -101,7 +101,7 @@ fn signals_stop_the_command_with_all_that_it_started() {
             s.sh("rm -f started").expect("");
             let child = command.spawn().unwrap();
             wait_for(SOON, || (s.sh("test -e started").code() == Some(0)).then_some(())).expect("it starts");
-            assert!(runs(&s, &format!("sleep {seconds}")));
+            wait_for(SOON, || runs(&s, &format!("sleep {seconds}")).then_some(())).expect("it runs");
             kill(&child, signal);
             assert_eq!(ended(child), status);
             assert!(!runs(&s, &format!("sleep {seconds}")), "{signal:?} {json:?}");
