@@ -188,9 +188,15 @@ impl Pair {
     /// What both have said on standard error, the last of it.
     #[must_use]
     pub fn said(&self) -> String {
-        let text = fs::read_to_string(self.beside("log")).unwrap_or_default();
+        let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    /// Everything that both wrote to their log.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.beside("log")).unwrap_or_default()
     }
 
     /// Start the launcher, which kills itself at the point `fail`, and wait until it listens.

@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod builds;
+mod clocks;
 mod freeze;
 mod guest;
 mod limits;
