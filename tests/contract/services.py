@@ -60,7 +60,7 @@ class Service:
 
 def start(settings):
     """Start a service with `settings`; it owns its state and every process of it."""
-    home = Path(tempfile.mkdtemp(prefix="sandboxd-contract-"))
+    home = Path(tempfile.mkdtemp(prefix="service-"))
     home.chmod(0o755)
     state = home / "state"
     state.mkdir()
