@@ -71,10 +71,10 @@ impl Registry {
         let running = started.map_err(|error| start_error(session, &live, error))?;
         fail::point("run.started");
         let guard = StopOnDrop { init: Some(live.init.clone()), run };
+        let unrecorded = Unrecorded { init: live.init.clone(), run };
         if let Some(sink) = &sink {
             sink.send(Piece::Begun).await.map_err(|_| SessionError::Abandoned(run))?;
         }
-        let unrecorded = Unrecorded { init: live.init.clone(), run };
         let collect = Collect { live: &live, run, running, out, err, sink, total: 0 };
         let answer = collect.until(deadline).await;
         let response = answer.map_err(|failed| match failed {
