@@ -54,6 +54,7 @@ async fn next(mut events: Events) -> Option<(Result<Bytes, Infallible>, Events)>
     let piece = tokio::time::timeout(HEARTBEAT, events.pieces.recv()).await;
     let text = match piece {
         Err(_) => ": heartbeat\n\n".to_owned(),
+        // Whoever answers has waited for it; a comment says the same.
         Ok(Some(Piece::Begun)) => ": begun\n\n".to_owned(),
         Ok(Some(Piece::Out(bytes))) => event("stdout", &STANDARD.encode(bytes)),
         Ok(Some(Piece::Err(bytes))) => event("stderr", &STANDARD.encode(bytes)),
